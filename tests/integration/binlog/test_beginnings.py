@@ -167,6 +167,20 @@ def test_behind_a_time(scene: Scene) -> None:
     assert ids(feed) == [2, 3]
 
 
+def test_behind_a_time_with_rows_before_a_statement_on_their_table(scene: Scene) -> None:
+    """The statement keeps the columns; rows before it have a version that is gone behind it."""
+    insert(scene, 1)
+    scene.server.execute("SELECT SLEEP(1.2)")
+    clock = scene.server.execute("SELECT FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000)")[0][0]
+    scene.server.execute("SELECT SLEEP(1.2)")
+    insert(scene, 2)
+    scene.sql("ALTER TABLE t ADD KEY (id)")
+    insert(scene, 3)
+    feed = scene.feed(source=f"start-ts={int(str(clock)) << PHYSICAL_SHIFT}")
+    feed.catch_up()
+    assert ids(feed) == [2, 3]
+
+
 def test_behind_a_commit_ts_that_a_feed_gave(mysql_server: Server, tmp_path: Path) -> None:
     """MySQL's log has microseconds: a feed that begins behind a change gives the same ones."""
     with scene_of(mysql_server, tmp_path, "behind_a_commit_ts") as scene:

@@ -101,6 +101,36 @@ def test_an_unlogged_change_under_a_feed(scene: Scene) -> None:
     assert any("columns of" in words and ".t changed" in words for words in feed.warnings)
 
 
+def test_an_unlogged_change_between_compressed_transactions(
+    mysql_server: Server, tmp_path: Path
+) -> None:
+    """Each of them is read by the columns that it has, though they lie side by side."""
+    with scene_of(mysql_server, tmp_path, "unlogged_change_compressed") as scene:
+        scene.sql(PLAIN_TABLE, "CREATE TABLE other (id int PRIMARY KEY)")
+        feed = scene.feed()
+        feed.catch_up()
+        scene.sql(
+            "SET SESSION binlog_transaction_compression = ON",
+            "INSERT INTO t VALUES (1, 'one')",
+            UNLOGGED,
+            "ALTER TABLE t ADD COLUMN n int DEFAULT 7",
+            LOGGED,
+            "BEGIN",
+            "INSERT INTO other VALUES (1)",
+            "INSERT INTO t VALUES (2, 'two', 2)",
+            "COMMIT",
+            "INSERT INTO t VALUES (3, 'three', 3)",
+        )
+        feed.catch_up()
+        assert feed.stale() == []
+        assert [c.after for c in feed.changes("t")] == [
+            {"id": 1, "v": "one"},
+            {"id": 2, "v": "two", "n": 2},
+            {"id": 3, "v": "three", "n": 3},
+        ]
+        assert len(feed.changes("other")) == 1
+
+
 def test_an_unlogged_change_and_a_logged_one(scene: Scene) -> None:
     """Between the two nobody but the log knows the columns: its description is followed."""
     scene.sql(PLAIN_TABLE, "INSERT INTO t VALUES (1, 'one')")

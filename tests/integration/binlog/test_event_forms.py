@@ -28,6 +28,8 @@ from rowferry.flow.capture.binlog import read
 from rowferry.flow.capture.binlog.frame import events as ev
 from rowferry.flow.capture.binlog.frame import scanner, segment_cutter, segment_join
 from rowferry.flow.capture.binlog.snapshot import joining
+from rowferry.mysql.session import connected
+from rowferry.mysql.snapshot_position import high_position
 from rowferry.testing.servers import MariaDb, MariaDb11, MySql, Server
 
 PARTIAL_UPDATE, WRITE_COMPRESSED = 39, 166
@@ -239,6 +241,39 @@ def test_xa_prepared_before_the_beginning(scene: Scene, monkeypatch: pytest.Monk
     feed = scene.feed()
     feed.catch_up()
     assert feed.differences() == ""
+
+
+def log_end(scene: Scene) -> str:
+    """Return the end of the log as `start-position` names it."""
+    with connected(scene.server.login) as connection:
+        place = high_position(connection, scene.server.login, scene.server.flavour)
+    return f"{place['file']}:{place['offset']}"
+
+
+def test_xa_prepared_before_a_place_of_the_log(scene: Scene) -> None:
+    """Its rows lie before the place: a feed that begins there names it at its COMMIT."""
+    scene.sql(PLAIN_TABLE)
+    session = scene.session()
+    prepare_xa(session, "'early'", "INSERT INTO t VALUES (1, 'x')")
+    feed = scene.feed(source=f"start-position={log_end(scene)}")
+    feed.catch_up()
+    session("XA COMMIT 'early'", "INSERT INTO t VALUES (2, 'behind it')")
+    with pytest.raises(EventUnknown, match="XA COMMIT .* was prepared before"):
+        feed.catch_up()
+    assert ids(feed) == []
+
+
+def test_xa_ended_before_a_place_of_the_log(scene: Scene) -> None:
+    """It is nothing to a feed that begins behind it, in whichever file it was prepared."""
+    scene.sql(PLAIN_TABLE)
+    session = scene.session()
+    prepare_xa(session, "'over'", "INSERT INTO t VALUES (1, 'x')")
+    scene.sql("FLUSH BINARY LOGS")
+    session("XA COMMIT 'over'")
+    feed = scene.feed(source=f"start-position={log_end(scene)}")
+    scene.sql("INSERT INTO t VALUES (2, 'behind it')")
+    feed.catch_up()
+    assert ids(feed) == [2]
 
 
 def test_xa_in_compressed_transactions(on_mysql: Scene, tiny_segments: None) -> None:

@@ -114,6 +114,26 @@ def test_the_feed_goes_on_at_the_replica(pair: Pair) -> None:
     assert any("going on by GTID" in words for words in feed.warnings)
 
 
+def test_nothing_comes_again_where_nobody_writes_yet(pair: Pair) -> None:
+    """The new server has not said how much of its log the feeds know, and they share it."""
+    pair.scene.sql(many(0, 10))
+    feeds = [pair.scene.feed(), pair.scene.feed()]
+    for feed in feeds:
+        feed.catch_up()
+    pair.fail_over()
+    for _ in range(2):
+        for feed in feeds:
+            feed.run(server=pair.replica)
+        for _ in range(3):
+            for feed in feeds:
+                feed.step()
+    pair.write("INSERT INTO t VALUES (100, 'after')")
+    for feed in feeds:
+        feed.catch_up()
+        assert feed.differences() == ""
+        assert ids(feed) == [*range(10), 100]
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_plan_that_was_not_carried_out(pair: Pair, when: str) -> None:
     """It is of a server that is gone: it is discarded, its files too, and planned anew by GTID."""

@@ -14,7 +14,7 @@ from rowferry.change.plan import Stretch, TableSlice
 from rowferry.change.position import PHYSICAL_SHIFT, RangeProgress, Stage, physical_ms
 from rowferry.change.resnapshot import Resnapshot
 from rowferry.change.table import TableId, TableSchema
-from rowferry.errors import BadOption
+from rowferry.errors import BadOption, SourceMismatch
 from rowferry.flow.capture.binlog.client.gtid import parse_gtids
 from rowferry.flow.capture.binlog.client.packets import PacketBuffer
 from rowferry.flow.capture.binlog.client.probe import check_server_id
@@ -223,20 +223,30 @@ class BinlogPlanner:
         else:
             for table_id in self._shown & state.tables.keys():
                 state.tables[table_id].tell()
+            begun = state.in_stage(Stage.SNAPSHOT)
             changes = self._follow_server()
             self._beginning.follow_filter(state, server, decision)
             changes += restart_altered(state, server, decision, self._shown)
+            if begun and not state.in_stage(Stage.SNAPSHOT):
+                # Others were read to their end, and nobody has looked where that is.
+                state.hold = {}
         return Stretch((), tuple(changes), {}) if changes else None
 
     def _follow_server(self) -> list[SchemaChange]:
         """Go on by GTID where another server answers than before; returns what readers are told.
 
         Raises:
-            SourceMismatch: it lacks what was seen of the other one.
+            SourceMismatch: it lacks what was seen of the other one, or that has no GTIDs.
         """
         log, server = self._state.log, self._server
         if log.server == server.facts.identity:
             return []
+        if log.flavour is Flavour.MYSQL and not log.gtids:
+            raise SourceMismatch(
+                f"{server.login} is now {server.facts.identity}, before it was {log.server}, whose "
+                "log had no GTIDs up to here: where it goes on in another log nobody can say; let "
+                "that server answer again, or make a new changefeed"
+            )
         # Also before a snapshot is read on: a replica that is behind has no such rows yet.
         check_reachable(server.connection, server.login, server.facts, "", 4, log.gtids)
         self._warnings.append(
@@ -402,7 +412,7 @@ class BinlogPlanner:
         """Read the log together with others of this process from now on, where that can be."""
         self._may_share = True
         log, ahead = self._state.log, self._ahead
-        if ahead is None or ahead.is_shared or log.txn_ts:
+        if ahead is None or ahead.is_shared or log.txn_ts or not log.file:
             return
         if SHARED_LOGS.serves(self._key, log.file, log.offset):
             self._close_log()
@@ -421,6 +431,11 @@ class BinlogPlanner:
             self._meet(schema)
         changes: tuple[Any, ...] = ()
         if scanner.statement is not None:
+            # The statement replaces versions, also those that rows before it have.
+            framed = {(one.table_id, one.version) for s in segments for one in s.slices}
+            for table in state.tables.values():
+                if (table.schema.table_id, table.schema.version) in framed:
+                    self._meet(table.schema)
             changes = self._book.apply(scanner.statement)
             scanner.go_on()
             scanner.move_clock(max((c.commit_ts for c in changes), default=0))
@@ -486,6 +501,7 @@ class BinlogPlanner:
             _, size = scanner.backlog()
             look = ahead.look(self._server)
             self._source_ms = look.clock_ms
+            scanner.note_end(look.file, look.offset)
             at_end = scanner.at_border and look.is_reached_by(scanner.position())
             # Also who never comes to the end shares: each that reads alone costs so much that many
             # of them, after a restart under load, would not come to it any more.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from rowferry.change.json_form import JsonForm
 from rowferry.flow.capture.binlog.client.gtid import GtidPosition, GtidSet, parse_gtids
 from rowferry.mysql.session import Flavour
 
 Gtids = GtidSet | GtidPosition
+
+FIRST_OFFSET: Final = 4  # of every log file
 
 
 @dataclass(slots=True)
@@ -18,7 +20,7 @@ class LogPosition(JsonForm):
 
     Attributes:
         server: the identity of the server whose file and offset these are; on another one only the
-            GTIDs count.
+            GTIDs count. So it is where `file` is empty.
         offset: the next event begins here.
         gtids: all transactions before it, as text; empty where the server keeps none.
         last_ts: the clock: the last commit-ts that was given, or the last watermark.
@@ -30,7 +32,7 @@ class LogPosition(JsonForm):
     flavour: Flavour
     server: str
     file: str = ""
-    offset: int = 4
+    offset: int = FIRST_OFFSET
     gtids: str = ""
     last_ts: int = 0
     txn_ts: int = 0

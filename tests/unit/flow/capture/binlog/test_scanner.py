@@ -26,6 +26,7 @@ from rowferry.testing.slow_binlog import rows_body
 
 CODES = {"anonymous": 34, "query": 2, "xid": 16, "begin load": 17, "block": 9, "delete file": 11}
 LOAD, TABLE_MAP, WRITE_ROWS, GTID, GTID_TAGGED = 18, 19, 30, 33, 42
+ROTATE, HEARTBEAT, PREVIOUS_GTIDS, MADE_UP = 4, 27, 35, 0x20
 NOW_MS = 1_700_000_000_000
 UUID = bytes(range(1, 17))
 MAP = table_map([(3, b"")], {4: names("id")}, database="d")
@@ -53,6 +54,12 @@ class Log:
         size = ev.HEADER + len(body)
         self._offset += size
         head = struct.pack("<IBIIIH", 1_700_000_000, code, 1, size, self._offset, 0)
+        self._packets += (size + 1).to_bytes(3, "little") + b"\0\0" + head + body
+
+    def make_up(self, code: int, body: bytes, offset: int) -> None:
+        """Add an event that is not in the file."""
+        size = ev.HEADER + len(body)
+        head = struct.pack("<IBIIIH", 0, code, 1, size, offset, MADE_UP if not offset else 0)
         self._packets += (size + 1).to_bytes(3, "little") + b"\0\0" + head + body
 
     def transaction(self, *events: tuple[int, bytes], gtid: tuple[int, bytes] = ANONYMOUS) -> None:
@@ -229,6 +236,46 @@ def test_tagged_transactions_have_their_own_times() -> None:
     times = [stamp >> PHYSICAL_SHIFT for stamp in delivered(log).values()]
     assert times[:2] == [NOW_MS, NOW_MS + 100_000]
     assert times[2] < NOW_MS + 1_000_000
+
+
+# --- places --------------------------------------------------------------------------------------
+
+
+def behind_gtids(log: Log) -> Scanner:
+    """Frame a log that a server sends from behind five transactions on; it passes over them."""
+    log.make_up(ROTATE, (4).to_bytes(8, "little") + b"binlog.000007", 0)
+    log.add(PREVIOUS_GTIDS, bytes(8))
+    log.pause()
+    log._offset = 100_000
+    name = "01020304-0506-0708-090a-0b0c0d0e0f10"
+    position = LogPosition(Flavour.MYSQL, "s", gtids=f"{name}:1-5")
+    return Scanner(log, position, CapturedTables(), WHOLE)  # type: ignore[arg-type]
+
+
+def test_a_place_behind_gtids_that_the_server_passes_over() -> None:
+    """Where the file goes on behind them is known with the next transaction, and not before."""
+    log = Log()
+    scanner = behind_gtids(log)
+    log.transaction(*row(6), gtid=plain(6))
+    scanner.advance()
+    scanner.note_end("binlog.000007", 100_000)
+    assert scanner.at_border
+    assert (scanner.position().file, scanner.position().offset) == ("", 4)
+    scanner.advance()
+    assert (scanner.position().file, scanner.position().offset) == ("binlog.000007", log._offset)
+
+
+def test_a_place_behind_gtids_at_the_log_s_end() -> None:
+    """A server that is idle says how far it is, and that is as far as its log goes."""
+    log = Log()
+    scanner = behind_gtids(log)
+    log.make_up(HEARTBEAT, b"binlog.000007", 100_000)
+    scanner.advance()
+    scanner.advance()
+    scanner.note_end("binlog.000007", 100_001)
+    assert scanner.position().file == ""
+    scanner.note_end("binlog.000007", 100_000)
+    assert (scanner.position().file, scanner.position().offset) == ("binlog.000007", 100_000)
 
 
 # --- watermarks ----------------------------------------------------------------------------------

@@ -63,6 +63,7 @@ class FramingJudge(EventJudge):
         stop_at: the offset of the present file behind which nothing is framed.
         clamped: transactions whose time is not believed.
         prepared: the XA_PREPARE of the compressed transaction that is looked into.
+        payload_stands_alone: that has a table with another version than the open segment has.
         delivered_ts: commit-ts of a CREATE TABLE … SELECT whose statement was delivered, and that
             the walk begins with because another server sends it as a whole; 0: it does not.
         met_delivered: that statement was met.
@@ -88,7 +89,7 @@ class FramingJudge(EventJudge):
         self.ended = False
         self.stop_at = self._stop_in_file()
         self.clamped = 0
-        self.prepared = b""
+        self.prepared, self.payload_stands_alone = b"", False
         self.delivered_ts, self.met_delivered = delivered_ts, False
 
     # --- tables and statements -------------------------------------------------------------------
@@ -98,9 +99,12 @@ class FramingJudge(EventJudge):
         mapped = parse_table_map(body, self._flavour)
         schema = self._book.captured(mapped, self._point.state.txn_ts)
         draft = self._cutter.draft
-        if schema is not None and draft is not None and not inside:
+        if schema is not None and draft is not None:
             if draft.version_of(schema.table_id) not in (None, schema.version):
-                self._cutter.cut()
+                if inside:
+                    self.payload_stands_alone = True
+                else:
+                    self._cutter.cut()
         held = schema is not None and schema.table_id in self._gtids.held and not self._xa.inside
         self._tables.put(body, mapped.table, schema, held, self._book.is_mark(mapped.table))
 

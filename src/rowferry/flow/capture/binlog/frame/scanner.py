@@ -27,7 +27,7 @@ from rowferry.flow.capture.binlog.frame.special_events import SpecialEvents
 from rowferry.flow.capture.binlog.frame.walk_point import WalkPoint
 from rowferry.flow.capture.binlog.frame.walk_state import NEVER, WalkState
 from rowferry.flow.capture.binlog.frame.xa import PreparedRows
-from rowferry.flow.capture.binlog.position import Gtids, LogPosition
+from rowferry.flow.capture.binlog.position import FIRST_OFFSET, Gtids, LogPosition
 from rowferry.flow.capture.contract import Appetite
 from rowferry.mysql.session import Flavour
 
@@ -38,14 +38,19 @@ class Scanner:
     """Frames one stream from a position on. Not for use from several threads at once."""
 
     def __init__(
-        self, stream: PacketBuffer, position: LogPosition, book: KnowsTables, appetite: Appetite
+        self,
+        stream: PacketBuffer,
+        position: LogPosition,
+        book: KnowsTables,
+        appetite: Appetite,
+        xa: PreparedRows | None = None,
     ) -> None:
         self._stream = stream
         self._flavour, self._server = position.flavour, position.server
         self._maria = position.flavour is Flavour.MARIADB
         self._place = appetite.until_place
         self._tables = KnownTables()
-        self._xa = PreparedRows(position.server, position.prepared)
+        self._xa = xa or PreparedRows(position.server, position.prepared)
         self.stopped = False  # the next event lies behind the wanted place
         state = WalkState.without_bounds()
         state.offset, state.last_ts = position.offset, position.last_ts
@@ -62,6 +67,10 @@ class Scanner:
         # Its border is where the walk can begin again: mostly the last one between transactions.
         self._point = WalkPoint(state, position.file, stream.tail)
         self._gtids = FramedGtids(self._point, position.executed, self._maria)
+        # Where a stream begins behind GTIDs, the server passes over the head of a file in silence:
+        # who began to read at the offset so far would get all of it once more.
+        self._is_placed = bool(position.file)
+        self._begun_behind = str(position.executed)
         self._cutter = SegmentCutter(
             self._point, stream, self._tables, self._xa, appetite, position.server, self._maria
         )
@@ -128,18 +137,28 @@ class Scanner:
         return clamped
 
     def position(self) -> LogPosition:
-        """Return the place of the last border (or of the statement that stopped the walk)."""
-        border = self._point.border
+        """Return the place of the last border (or of the statement that stopped the walk).
+
+        It has no file as long as nobody knows up to where the GTIDs reach in it.
+        """
+        border, gtids = self._point.border, str(self._gtids.executed())
+        if border.txn_ts or gtids != self._begun_behind:
+            self._is_placed = True
         return LogPosition(
             flavour=self._flavour,
             server=self._server,
-            file=self.file,
-            offset=border.offset,
-            gtids=str(self._gtids.executed()),
+            file=self.file if self._is_placed else "",
+            offset=border.offset if self._is_placed else FIRST_OFFSET,
+            gtids=gtids,
             last_ts=border.last_ts,
             txn_ts=border.txn_ts,
             prepared=self._xa.to_json(),
         )
+
+    def note_end(self, file: str, offset: int) -> None:
+        """Note where the log ended a moment ago: whoever stands there has passed all GTIDs."""
+        if self.file == file and self._point.border.offset >= offset:
+            self._is_placed = True
 
     def move_clock(self, commit_ts: int) -> None:
         """Let later commit timestamps be above a watermark; only while nothing is framed."""
@@ -283,8 +302,30 @@ class Scanner:
     def _look_into_payload(self) -> None:
         """Look into a compressed transaction: which tables it holds."""
         point, outer = self._point, self._point.state
-        self._judge.prepared = b""
-        nested = outer.copy()
+        nested = self._walked_through_payload()
+        if nested is None:  # its tables do not fit into the open segment
+            self._cutter.close(point.border)
+            nested = self._walked_through_payload()
+        if nested is None:
+            raise CorruptLog(f"the transaction at {point} has a table with two versions")
+        outer.count = nested.count
+        ended = nested.captured_ts == nested.last_ts and nested.txn_ts == 0
+        outer.in_txn = max(outer.in_txn, nested.in_txn, int(ended))
+        point.skip()
+        if self._judge.prepared:
+            self._judge.prepare_xa(self._judge.prepared)
+        point.close()
+        if not self._judge.prepared and outer.open and outer.offset >= outer.cut_at:
+            self._cutter.cut()
+
+    def _walked_through_payload(self) -> WalkState | None:
+        """Walk through the compressed transaction, whose tables come into the open segment.
+
+        Returns None where that has another version of one of them.
+        """
+        point = self._point
+        self._judge.prepared, self._judge.payload_stands_alone = b"", False
+        nested = point.state.copy()
         nested.whole, nested.cut_at, nested.day_end = 1, NEVER, NEVER
         scratch = nested.copy()
         for block in inflate_payload([point.body()]):
@@ -303,14 +344,8 @@ class Scanner:
                     self._cutter.add_pair(nested.pair_slot, nested.pair_partition)
                 elif reason == k.SPECIAL:
                     self._events.inside(block, nested)
+                    if self._judge.payload_stands_alone:
+                        return None
                 else:
                     raise CorruptLog(f"the TRANSACTION_PAYLOAD_EVENT at {point} is damaged")
-        outer.count = nested.count
-        ended = nested.captured_ts == nested.last_ts and nested.txn_ts == 0
-        outer.in_txn = max(outer.in_txn, nested.in_txn, int(ended))
-        point.skip()
-        if self._judge.prepared:
-            self._judge.prepare_xa(self._judge.prepared)
-        point.close()
-        if not self._judge.prepared and outer.open and outer.offset >= outer.cut_at:
-            self._cutter.cut()
+        return nested

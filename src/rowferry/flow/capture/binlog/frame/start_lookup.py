@@ -18,6 +18,7 @@ from rowferry.flow.capture.binlog.decode.table_map import MappedTable
 from rowferry.flow.capture.binlog.frame import events as ev
 from rowferry.flow.capture.binlog.frame.scanner import Scanner
 from rowferry.flow.capture.binlog.frame.walk_state import NEVER
+from rowferry.flow.capture.binlog.frame.xa import NoPreparedRows
 from rowferry.flow.capture.binlog.position import LogPosition
 from rowferry.flow.capture.contract import Appetite
 from rowferry.moment import moment
@@ -109,7 +110,7 @@ def _frame(server: BinlogServer, file: str, stop: int, until_ts: int | None) -> 
     begin = _first(server, file)
     stream = _opened(server, file)
     appetite = Appetite(lambda table: 1 << 20, 1 << 40, lambda ts: "", until_ts)
-    scanner = Scanner(stream, begin, _NoTables(server), appetite)
+    scanner = Scanner(stream, begin, _NoTables(server), appetite, NoPreparedRows(begin.server))
     try:
         return scanner.frame_to(stop)
     finally:

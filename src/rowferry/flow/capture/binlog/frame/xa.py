@@ -103,6 +103,26 @@ class PreparedRows:
         return [_committed(part, commit_ts) for part in segments]
 
 
+class NoPreparedRows(PreparedRows):
+    """Of a walk that looks for the place where a feed begins: no rows before it are wanted.
+
+    What is prepared there is not known behind it, and whatever ends there is over.
+    """
+
+    def __init__(self, server: str) -> None:
+        """Begin with nothing."""
+        super().__init__(server, {})
+
+    def prepare(self, body: bytes) -> list[Segment]:
+        """Take a XA_PREPARE event, and remember nothing of it."""
+        self.inside, self.parts = False, []
+        return []
+
+    def end(self, sql: str, commit: bool, commit_ts: int, where: str) -> list[Segment]:
+        """Take XA COMMIT or XA ROLLBACK of whatever it is."""
+        return []
+
+
 def _committed(part: Segment, commit_ts: int) -> Segment:
     """Return a prepared part as it is committed.
 

@@ -180,7 +180,6 @@ def restart_altered(
     without a usable key are taken back in any case: their rows would come a second time.
     """
     changes: list[SchemaChange] = []
-    begun = state.in_stage(Stage.SNAPSHOT)
     for table in list(state.tables.values()):
         if table.schema.table_id in shown and table.schema.handle_index is None:
             state.log.last_ts += 1
@@ -190,8 +189,6 @@ def restart_altered(
         if now is None or not _holds(now, table, server):
             state.log.last_ts += 1
             changes += take_back(state, table, decision, state.log.last_ts)
-    if begun and not state.in_stage(Stage.SNAPSHOT):
-        state.hold = {}  # others were read to their end, and nobody has looked where that is
     return changes
 
 
