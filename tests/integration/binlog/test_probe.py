@@ -424,3 +424,19 @@ def test_cascades_that_the_log_does_not_tell(server: Server) -> None:
     else:
         (words,) = said
         assert words.startswith("keyed.child: a foreign key changes their rows")
+
+
+def test_cascades_of_a_server_that_keeps_them_out_of_its_log(tmp_path: Path) -> None:
+    """MySQL writes them from 9.6 on, unless it was started with a setting."""
+    with MySql.start(tmp_path / "m", options=["--innodb-native-foreign-keys=ON"]) as server:
+        server.script(
+            "CREATE DATABASE keyed",
+            "CREATE TABLE keyed.parent (a INT PRIMARY KEY)",
+            "CREATE TABLE keyed.child (a INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES "
+            "keyed.parent (a) ON DELETE CASCADE)",
+        )
+        with connected(server.login) as connection:
+            known = facts(connection, server.login)
+            captured = {TableId("keyed", "child")}
+            (words,) = cascade_notices(connection, server.login, known, captured)
+        assert words.startswith("keyed.child: a foreign key changes their rows")

@@ -201,6 +201,8 @@ def test_a_bad_type_is_named() -> None:
         ("a double default .5", 0.5),
         ("a decimal(10,2) default 0", "0.00"),
         ("a decimal(10,2) default '1.5'", "1.50"),
+        ("a decimal(10,2) default 1.005", "1.01"),
+        ("a decimal(10,2) default '-1.005'", "-1.01"),
         (f"a decimal(65,30) default {'9' * 35}.5", "9" * 35 + ".5" + "0" * 29),
         ("a varchar(9) default 'it''s'", "it's"),
         ("a varchar(9) default ''", ""),

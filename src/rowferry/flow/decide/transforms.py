@@ -207,10 +207,12 @@ class Transforms:
         """Refuse columns that tell a masked one's value because they are computed from it."""
         names = {c.name.lower() for c in table.columns if c.id in rules}
         for column in table.columns:
-            if column.generated and column.id not in rules:
+            # A default may be computed from other columns, too.
+            if (column.generated or column.expression) and column.id not in rules:
                 if used := _mentioned(column.expression, names):
+                    made = "is generated" if column.generated else "has a default that is made"
                     raise BadTransform(
-                        f"{table.id}.{column.name} is generated from {used}, which is masked, and "
+                        f"{table.id}.{column.name} {made} from {used}, which is masked, and "
                         "would tell its value; mask it too, for instance with action = null"
                     )
 
@@ -409,7 +411,13 @@ def _mentioned(expression: str, names: Iterable[str]) -> str:
     if not expression:
         return ", ".join(wanted)
     try:
-        words = {t.text.lower() for t in tokenize(expression) if t.kind in (WORD, QUOTED)}
+        tokens = tokenize(expression)
     except BadStatement:
         return ", ".join(wanted)
+    behind = [*(t.word for t in tokens[1:]), ""]
+    words = {
+        t.text.lower()
+        for t, next_word in zip(tokens, behind, strict=False)
+        if t.kind == QUOTED or (t.kind == WORD and next_word != "(")  # else it is a function
+    }
     return ", ".join(n for n in wanted if n in words)

@@ -46,17 +46,22 @@ def _indexes(old: TableSchema, new: TableSchema) -> list[str]:
         """Return the columns that an index has left, under their present names."""
         return [n for c in index.columns if (n := now.get(c.lower(), ""))]
 
+    # Servers find the columns of keys by name: one that is added would take a dropped one's place.
+    added = {c.name.lower() for c in new.columns} - set(now.values())
+    unsure = {
+        _index_name(i) for i in old.indexes if not added.isdisjoint(map(str.lower, i.columns))
+    }
     before = {_index_name(i): (kept(i), i.unique) for i in old.indexes if kept(i)}
     after = {_index_name(i): ([c.lower() for c in i.columns], i.unique) for i in new.indexes}
     clauses = []
     for index in old.indexes:
         name = _index_name(index)
-        if name in before and before[name] != after.get(name):
+        if name in unsure or (name in before and before[name] != after.get(name)):
             what = "PRIMARY KEY" if index.primary else f"INDEX {quoted(index.name)}"
             clauses.append(f"DROP {what}")
     for index in new.indexes:
         name = _index_name(index)
-        if before.get(name) != after[name]:
+        if name in unsure or before.get(name) != after[name]:
             clauses.append(f"ADD {index_sql(index)}")
     return clauses
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from decimal import Context, Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any, Final
 
 from rowferry.change.sqltype import Kind, SqlType
@@ -76,7 +76,8 @@ CHARSET_BYTES: Final = {
     **dict.fromkeys(("utf8", "utf8mb3", "ujis", "eucjpms"), 3),
     **dict.fromkeys(("ucs2", "big5", "gbk", "gb2312", "sjis", "cp932", "euckr"), 2),
 }
-_WIDE: Final = Context(prec=100)  # DECIMAL has up to 65 digits
+# DECIMAL has up to 65 digits; servers round it half up.
+_WIDE: Final = Context(prec=100, rounding=ROUND_HALF_UP)
 _NOW: Final = frozenset({"CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP"})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import count
 
 from rowferry.change.table import TableId, TableSchema
@@ -41,10 +42,12 @@ def run(
     kept: Callable[[TableId], bool] = keeps,
     settings: ServerSettings | None = TOLD,
     sql_mode: int = 0,
+    is_announced: Callable[[TableId], bool] = lambda name: True,
 ) -> Effects | None:
     ids = count(100)
     tables = captured(facts) if known is None else known
-    return effects(sql, database, tables, kept, lambda: next(ids), facts, settings, sql_mode)
+    number = partial(next, ids)
+    return effects(sql, database, tables, kept, number, facts, settings, sql_mode, is_announced)
 
 
 def words(found: Effects | None) -> str:

@@ -556,6 +556,15 @@ def test_keys_have_one_order_and_prefixes_name_no_rows() -> None:
     assert {i.name: i.unique for i in added.indexes} == {"PRIMARY": True, "w": True, "p": False}
 
 
+def test_a_table_is_not_told_as_like_one_that_readers_do_not_know() -> None:
+    sql = "CREATE TABLE n LIKE t"
+    assert words(run(sql)) == "CREATE_TABLE d.n"
+    found = run(sql, is_announced=lambda name: name != TableId("d", "t"))
+    assert words(found) == "CREATE_TABLE d.n ?"
+    assert found is not None
+    assert [change.query for change in found.changes] == [""]  # it is written out
+
+
 def test_a_key_without_a_name_that_is_there_is_not_added() -> None:
     tables = captured(MARIADB)
     found = only("CREATE TABLE n (id int primary key, a int, KEY (a))", facts=MARIADB)
@@ -568,6 +577,25 @@ def test_a_key_without_a_name_that_is_there_is_not_added() -> None:
     assert {i.name: i.unique for i in added.indexes} == {"PRIMARY": True, "a": False, "id": True}
     both = "ALTER TABLE n DROP INDEX a, ADD UNIQUE IF NOT EXISTS a (a)"  # only dropped, in MariaDB
     assert words(run(both, **more)) == "MULTI_SCHEMA_CHANGE d.n ?"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "what, expected",
+    [
+        ("DROP COLUMN id, ADD COLUMN id int NOT NULL AUTO_INCREMENT FIRST", "?"),  # stays the key
+        ("DROP a, ADD b int AFTER id, ADD A int", "?"),
+        ("RENAME COLUMN a TO z, ADD COLUMN a int FIRST", "?"),
+        ("DROP COLUMN a, DROP INDEX ua, ADD COLUMN a int", ""),
+        ("DROP COLUMN b, ADD COLUMN b int", ""),  # no key is over it
+        ("DROP COLUMN a, RENAME COLUMN b TO a", ""),
+    ],
+)
+def test_a_key_outlives_a_column_whose_name_comes_back(what: str, expected: str) -> None:
+    tables = captured()
+    made = schema("CREATE TABLE n (id int primary key, a int, b int, UNIQUE ua (a))")
+    tables[made.id] = made
+    found = words(run(f"ALTER TABLE n {what}", known=tables))
+    assert found == f"MULTI_SCHEMA_CHANGE d.n {expected}".strip()
 
 
 def test_columns_that_stay_are_not_judged_again() -> None:

@@ -218,6 +218,7 @@ def check_logged(
 
 
 _CASCADES_LOGGED: Final = (9, 6, 0)  # MySQL from here on runs them where the log sees them
+_AS_BEFORE: Final = "innodb_native_foreign_keys"  # unless it is told not to
 _UNSEEN_RULES: Final = "('CASCADE', 'SET NULL', 'SET DEFAULT')"
 
 
@@ -227,7 +228,9 @@ def cascade_notices(
     """Name the captured tables whose rows a foreign key may change behind the log's back."""
     moment("list cascades")
     if known.flavour is Flavour.MYSQL and known.version >= _CASCADES_LOGGED:
-        return
+        settings = rows(connection, login, f"SHOW GLOBAL VARIABLES LIKE '{_AS_BEFORE}'")
+        if not any(value == "ON" for _, value in settings):
+            return
     sql = (
         "SELECT DISTINCT constraint_schema, table_name FROM information_schema."
         f"referential_constraints WHERE delete_rule IN {_UNSEEN_RULES} "

@@ -129,15 +129,17 @@ class CapturedTables:
 
     def effects(self, query: Query) -> Effects | None:
         """Return what a statement does to captured tables; None: nothing."""
+        known = self._state.by_name()
         effect = effects(
             query.sql,
             query.database,
-            {name: t.schema for name, t in self._state.by_name().items()},
+            {name: t.schema for name, t in known.items()},
             self._decision.keeps_table,
             self._state.take_id,
             self._server.facts,
             self._server.settings,
             query.sql_mode,
+            lambda name: known[name].is_announced,
         )
         if effect is None or not self._concerns(effect):
             return None

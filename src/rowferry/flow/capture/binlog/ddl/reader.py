@@ -41,13 +41,18 @@ class NotUnderstood(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The tables that matter, and how names are compared."""
+    """The tables that matter, and how names are compared.
+
+    Attributes:
+        is_announced: whether readers know of a captured table.
+    """
 
     known: Mapping[TableId, TableSchema]
     keeps: Callable[[TableId], bool]
     next_id: Callable[[], int]
     facts: ServerFacts
     settings: ServerSettings
+    is_announced: Callable[[TableId], bool]
 
     def name(self, written: TableId) -> TableId:
         """Return a written name as the server keeps it."""

@@ -76,6 +76,7 @@ def effects(
     facts: ServerFacts,
     settings: ServerSettings | None = None,
     sql_mode: int = 0,
+    is_announced: Callable[[TableId], bool] = lambda name: True,
 ) -> Effects | None:
     """Return what a statement does; None: nothing that concerns captured tables.
 
@@ -91,11 +92,12 @@ def effects(
         facts: the server that ran the statement.
         settings: what the server is set to; without them more has to be asked.
         sql_mode: the session's, as the log has it.
+        is_announced: whether readers know of a captured table.
     """
     first = _FIRST_WORD.match(sql)
     if first is not None and first[1].upper() in _HARMLESS and first[1].upper() != "SET":
         return None  # most statements of a log begin or end transactions
-    scope = Scope(known, keeps, next_id, facts, settings or ServerSettings())
+    scope = Scope(known, keeps, next_id, facts, settings or ServerSettings(), is_announced)
     plain = plain_text(sql, facts, bool(sql_mode & ANSI_QUOTES))
     if sql_mode & ANSI_QUOTES:
         sql = plain  # whoever is handed the text takes double quotes for those of a string

@@ -50,7 +50,9 @@ def _create_table(reader: StatementReader, replacing: bool) -> None:
         reader.query = _OR_REPLACE.sub("", reader.query, count=1)  # nothing is left to replace
     if cursor.accept("LIKE") or cursor.accept("(", "LIKE"):
         like = scope.known.get(reader.table_name())
-        if like is None:
+        if like is None or not scope.is_announced(
+            like.id
+        ):  # to readers the statement would mean nothing
             reader.arrived(name)
         else:
             table = replace(copied(like, name, scope.next_id), version=0)
