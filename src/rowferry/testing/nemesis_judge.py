@@ -28,7 +28,7 @@ FACTS = {
 
 def windows_of(state: StoredState) -> list[SnapshotWindow]:
     """Return the snapshots of a feed whose first watermark is out."""
-    lows = {table_id: low for table_id, _, _, low in state.position["tables"]}
+    lows = {table_id: low for table_id, _, _, low, *_ in state.position["tables"]}
     by_table: dict[int, list[RangeProgress]] = {}
     for progress in state.ranges:
         if lows.get(progress.table_id):

@@ -11,9 +11,11 @@ from fake_ranges import FakeRanges, simple_table
 
 from rowferry.change.chunk import DdlKind, Op, Rows, SchemaChange
 from rowferry.change.plan import Stretch
-from rowferry.change.table import TableId, TableSchema
+from rowferry.change.sqltype import SqlType
+from rowferry.change.table import Column, TableId, TableSchema
 from rowferry.errors import BadOption, LogLost, SnapshotGone
 from rowferry.flow.capture.contract import Appetite
+from rowferry.flow.capture.range_log.client import KnownRange, Registration
 from rowferry.flow.capture.range_log.planner import RangePlanner
 from rowferry.flow.capture.range_log.read import read_segment
 from rowferry.flow.capture.range_log.state import RangeState
@@ -260,6 +262,35 @@ def test_ddl_while_a_snapshot_was_lost_loses_no_new_column(store: FakeRanges) ->
     feed.check(10)
 
 
+def test_a_table_altered_while_its_snapshot_was_lost_begins_again(store: FakeRanges) -> None:
+    def priced(digits: int) -> TableSchema:
+        price = Column(3, "price", SqlType("decimal", length=digits, scale=2))
+        plain = simple_table(11, "t1")
+        return replace(plain, columns=(*plain.columns, price))
+
+    store.ddl(DdlKind.CREATE_TABLE, priced(4))
+    store.write(11, [{"id": i, "v": f"v{i}", "price": "10.00"} for i in range(30)])
+    feed = Feed(store)
+    feed.appetite = Appetite(lambda table: 400, 1, lambda ts: "day")
+    while not any(s[0] == "t1" for s in feed.seen):
+        feed.step()
+    store.write(11, [{"id": 1, "v": "old", "price": "11.00"}], delete=[2])
+    altered = store.ddl(DdlKind.MODIFY_COLUMN, priced(8))
+    store.write(11, [{"id": 3, "v": "new", "price": "123456.00"}], delete=[0])
+    store.move_leader(max(store.ranges))
+    feed.catch_up()
+    feed.check(10, 11)
+    told = [(c.kind, c.table.table) for s in feed.stretches for c in s.schema_changes]
+    assert told == [
+        (DdlKind.CREATE_TABLE, "t1"),
+        (DdlKind.TRUNCATE_TABLE, "t1"),
+        (DdlKind.MODIFY_COLUMN, "t1"),
+    ]
+    assert len([s for s in feed.seen if s[0] == "t" and s[3] == "INSERT"]) == 30  # not twice
+    marks = [s.watermark for s in feed.stretches if s.watermark is not None]
+    assert min(marks) > altered
+
+
 def test_new_table_truncate_and_rename(store: FakeRanges) -> None:
     feed = Feed(store)
     feed.catch_up()
@@ -313,6 +344,88 @@ def test_a_table_renamed_into_the_filter_and_dropped_before_it_joined(store: Fak
     assert [w for w in marks if w < dropped] == [] and renamed < dropped
     assert {s[0] for s in feed.seen} == {"t"}
     assert {r.table for r in feed.ranges.values()} == {"t"}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("joins", [False, True])
+@pytest.mark.parametrize(
+    "how",
+    [DdlKind.ADD_COLUMN, DdlKind.RENAME_TABLE, DdlKind.TRUNCATE_TABLE, DdlKind.DROP_TABLE],
+)
+def test_readers_hear_nothing_of_a_table_before_they_know_it(
+    store: FakeRanges, monkeypatch: pytest.MonkeyPatch, how: DdlKind, joins: bool
+) -> None:
+    store.ddl(DdlKind.CREATE_TABLE, simple_table(11, "u1"))
+    store.write(11, [{"id": i, "v": "first"} for i in range(5)])
+    feed = Feed(store)
+    if joins:
+        feed.catch_up()
+    register = store.register
+    ahead = [how]
+
+    def alter() -> None:
+        match how:
+            case DdlKind.ADD_COLUMN:
+                store.ddl(how, simple_table(11, "u1", extra=("w",)))
+            case DdlKind.RENAME_TABLE:
+                store.ddl(how, simple_table(11, "u2"), previous=TableId("db", "u1"))
+            case DdlKind.TRUNCATE_TABLE:
+                store.ddl(how, simple_table(12, "u1"), dropped_table_id=11)
+                store.write(12, [{"id": 77, "v": "second"}])
+                del store.tables[11]
+            case _:
+                store.drop(11)
+
+    def disturbed(route: KnownRange) -> Registration:
+        if route.physical_id == 11 and ahead:
+            ahead.pop()
+            alter()
+        return register(route)
+
+    monkeypatch.setattr(store, "register", disturbed)
+    feed.planner = feed.open("tu")
+    feed.catch_up()
+    assert not ahead
+    told = [(c.kind, c.table.table) for s in feed.stretches for c in s.schema_changes]
+    assert told == ([(DdlKind.CREATE_TABLE, "u1")] if how is DdlKind.TRUNCATE_TABLE else [])
+    feed.check(*store.tables)
+    assert {name.table for name in feed.tables} == {t.id.table for t in store.tables.values()}
+
+
+def test_a_table_renamed_while_it_waits_leaves_what_readers_kept(
+    store: FakeRanges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.ddl(DdlKind.CREATE_TABLE, simple_table(11, "u1"))
+    store.write(11, [{"id": i, "v": "u"} for i in range(5)])
+    feed = Feed(store)
+    feed.planner = feed.open("tu")
+    feed.catch_up()
+    feed.planner = feed.open("t")
+    feed.catch_up()
+    store.write(11, [], delete=[1, 2])
+    register = store.register
+    ahead = [DdlKind.RENAME_TABLE]
+
+    def disturbed(route: KnownRange) -> Registration:
+        if route.physical_id == 11 and ahead:
+            store.ddl(ahead.pop(), simple_table(11, "u2"), previous=TableId("db", "u1"))
+        return register(route)
+
+    monkeypatch.setattr(store, "register", disturbed)
+    feed.planner = feed.open("tu")
+    feed.catch_up()
+    feed.check(10, 11)
+
+
+def test_a_position_from_before_readers_were_kept_in_mind_goes_on(store: FakeRanges) -> None:
+    feed = Feed(store)
+    feed.step()
+    feed.position["tables"] = [one[:4] for one in feed.position["tables"]]  # type: ignore[attr-defined]
+    feed.planner = feed.open()
+    store.ddl(DdlKind.ADD_COLUMN, simple_table(extra=("w",)))
+    feed.catch_up()
+    feed.check(10)
+    told = [c.kind for s in feed.stretches for c in s.schema_changes]
+    assert told == [DdlKind.ADD_COLUMN]
 
 
 def test_a_new_table_goes_by_a_ddl_that_is_not_told(store: FakeRanges) -> None:

@@ -178,6 +178,21 @@ def test_no_table_joins_without_all_its_ranges(store: Faulty, which: int) -> Non
 
 
 @pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("which", [2, 3])
+def test_no_feed_begins_at_a_commit_ts_without_all_ranges(store: Faulty, which: int) -> None:
+    start = store.write(10, [{"id": 1, "v": "before"}, {"id": 20, "v": "before"}])
+    store.write(10, [{"id": 1, "v": "after"}, {"id": 20, "v": "after"}])
+    feed = Feed(store, start)
+    store.hidden.add(which)
+    with pytest.raises(SourceUnavailable, match="table db.t has no range yet that holds key"):
+        feed.catch_up()
+    store.hidden.clear()
+    feed.catch_up()
+    assert [row for _, ts, row, _ in feed.seen if ts <= start] == []
+    assert sorted(row for _, _, row, _ in feed.seen) == [1, 20]
+
+
+@pytest.mark.usefixtures("impatient")
 def test_a_range_that_was_split_twice_is_not_taken_for_its_half(store: Faulty) -> None:
     feed = in_the_log(store)
     feed.catch_up()

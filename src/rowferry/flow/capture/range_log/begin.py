@@ -9,6 +9,7 @@ from rowferry.change.table import TableSchema
 from rowferry.errors import BadOption, LogLost
 from rowferry.flow.capture.range_log.catalog_reader import CatalogReader
 from rowferry.flow.capture.range_log.client import KnownRange, RangeClient, Rerouted
+from rowferry.flow.capture.range_log.reroute import require_cover
 from rowferry.flow.capture.range_log.state import RangeState, RangeTable
 from rowferry.flow.decide.contract import Decision
 
@@ -21,7 +22,7 @@ def state_at(
     Raises:
         BadOption: it lies ahead of the source's clock.
         LogLost: the logs do not reach back to it any more.
-        Rerouted: not everything up to there is closed yet, or ranges are moving.
+        Rerouted: not everything up to there is closed yet, or not all ranges are known now.
     """
     if start_ts >= client.timestamp():
         raise BadOption(f"start-ts {start_ts} lies ahead of the source's clock")
@@ -31,8 +32,9 @@ def state_at(
         tables = {
             t.table_id: RangeTable(t, True) for t in then.tables.values() if decision.captures(t)
         }
-        owners = {p: t.schema for t in tables.values() for p in t.schema.physical_ids}
+        owners = {p: t for t in tables.values() for p in t.schema.physical_ids}
         mine = [r for r in routes if r.physical_id in owners]
+        require_cover(mine, owners)  # one that is told of later would be read from its beginning
         heads = client.heads([(r, 0) for r in mine], at_ts=start_ts) if mine else []
     except LogLost as lost:
         raise LogLost(
@@ -46,7 +48,7 @@ def state_at(
         catalog_index=then.index,
         tables=tables,
         ranges={
-            r.range_id: new_range(r, owners[r.physical_id], Stage.LOG).with_(
+            r.range_id: new_range(r, owners[r.physical_id].schema, Stage.LOG).with_(
                 last_log_index=head.index_at_ts
             )
             for r, head in zip(mine, heads, strict=True)

@@ -12,7 +12,7 @@ from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.table import TableSchema
 from rowferry.flow.capture.announcements import Left, created, dropped, truncated
 from rowferry.flow.capture.range_log.client import Rerouted
-from rowferry.flow.capture.range_log.state import RangeState
+from rowferry.flow.capture.range_log.state import RangeState, RangeTable
 from rowferry.flow.decide.contract import Decision
 
 
@@ -69,6 +69,32 @@ def begun_again(state: RangeState, known: Mapping[int, TableSchema]) -> list[Sch
         gone += [dropped(name, 0, table.low - 1) for name in names]
         come.append(created(now))
     return [*gone, *come]
+
+
+def taken_back(state: RangeState, table_id: int, altered_at: int) -> list[SchemaChange]:
+    """Let a table wait for its snapshot again; returns how readers lose what they have of it.
+
+    It is altered at that commit-ts, and its rows come again behind that.
+    """
+    schema = state.tables[table_id].schema
+    state.forget(table_id)
+    state.tables[table_id] = RangeTable(schema, announced=True)
+    before = schema.at(max(altered_at - 2, state.resolved_ts + 1))
+    return [created(before), truncated(schema.at(altered_at - 1), 0)]  # as above: it may be gone
+
+
+def can_be_read_by(known: TableSchema, later: TableSchema) -> bool:
+    """Return whether rows of a later definition can be read by the one that is known.
+
+    A column that was only added does no harm: the log adds it to the rows.
+    """
+    columns = {c.id: c for c in later.columns}
+    return all(
+        (now := columns.get(c.id)) is not None
+        and now.type == c.type
+        and (c.nullable or not now.nullable)
+        for c in known.columns
+    )
 
 
 def cleared(state: RangeState, change: SchemaChange) -> list[SchemaChange]:

@@ -20,7 +20,13 @@ from rowferry.flow.capture.contract import Appetite, SnapshotShare
 from rowferry.flow.capture.range_log.begin import new_range, state_at
 from rowferry.flow.capture.range_log.catalog_reader import CatalogLog, CatalogReader
 from rowferry.flow.capture.range_log.client import KnownRange, RangeClient, Rerouted
-from rowferry.flow.capture.range_log.left_tables import announced_again, begun_again, cleared
+from rowferry.flow.capture.range_log.left_tables import (
+    announced_again,
+    begun_again,
+    can_be_read_by,
+    cleared,
+    taken_back,
+)
 from rowferry.flow.capture.range_log.log_stretch import cut_logs, reach
 from rowferry.flow.capture.range_log.reroute import (
     FIRST_WAIT_S,
@@ -225,16 +231,31 @@ class RangePlanner:
         )
 
     def _as_seen(self, state: RangeState, change: SchemaChange) -> SchemaChange:
-        """Return a DDL as the feed sees it: a table renamed into it, or given a key, is new."""
-        schema = change.schema
-        if change.kind is DdlKind.DROP_TABLE and change.dropped_table_id in state.tables:
-            return replace(change, last_schema=state.tables[change.dropped_table_id].schema)
+        """Return a DDL as the feed sees it: a table renamed into it, or given a key, is new.
+
+        So is one that is emptied before readers know it: it needs no snapshot any more.
+        """
+        schema, dropped = change.schema, state.tables.get(change.dropped_table_id)
+        if change.kind is DdlKind.DROP_TABLE and dropped is not None:
+            return replace(change, last_schema=dropped.schema)
+        if schema is not None and change.kind in _BEARING and dropped and not dropped.is_known:
+            return replace(change, kind=DdlKind.CREATE_TABLE, query=create_sql(schema))
         if schema is None or schema.table_id in state.tables or change.kind in _BEARING:
             return change
         if not self._decision.captures(schema):
             return change
         query = create_sql(schema)
         return replace(change, kind=DdlKind.CREATE_TABLE, query=query, previous=None)
+
+    def _is_hidden(self, state: RangeState, seen: SchemaChange) -> bool:
+        """Return whether a DDL is nothing for readers: it alters a table that they do not know.
+
+        That comes to them with its snapshot, as it is then.
+        """
+        ids = {seen.dropped_table_id, seen.schema.table_id if seen.schema else 0}
+        touched = [state.tables[i] for i in ids if i in state.tables]
+        is_made = seen.kind is DdlKind.CREATE_TABLE
+        return not is_made and any(not table.is_known for table in touched)
 
     def _apply(self, state: RangeState, change: SchemaChange, is_delivered: bool) -> None:
         """Bring the captured tables to their definition after a DDL (as the source wrote it)."""
@@ -252,7 +273,7 @@ class RangePlanner:
             return
         if before is None:
             born = change.kind in _BEARING
-            state.tables[schema.table_id] = RangeTable(schema, joined=born)
+            state.tables[schema.table_id] = RangeTable(schema, joined=born, announced=True)
             if born:
                 state.fresh.update(schema.physical_ids)
             return
@@ -351,14 +372,23 @@ class RangePlanner:
         self, state: RangeState, routes: dict[int, KnownRange], appetite: Appetite
     ) -> Stretch:
         if self._unchecked:
-            self._renew_lost_snapshots(state, routes)
+            changes = self._renew_lost_snapshots(state, routes)
+            if changes:
+                return Stretch((), changes, {})
         segments = cut_snapshots(state, appetite)
         for segment in segments:
             segment.read["cluster_id"] = state.cluster_id
         return Stretch(tuple(segments), (), {})
 
-    def _renew_lost_snapshots(self, state: RangeState, routes: dict[int, KnownRange]) -> None:
-        """Make a new version where a leader no longer has the one that we were reading."""
+    def _renew_lost_snapshots(
+        self, state: RangeState, routes: dict[int, KnownRange]
+    ) -> tuple[SchemaChange, ...]:
+        """Make a new version where a leader no longer has the one that we were reading.
+
+        Returns how readers lose what they have of tables that were altered meanwhile, so that the
+        new version cannot be read as the first one was: these join again behind their DDLs.
+        """
+        newest: dict[int, int] = {}
         for progress in state.in_snapshot():
             route = _route_of(progress, routes)
             version = progress.current_snapshot_version
@@ -374,6 +404,19 @@ class RangePlanner:
             )
             state.parts[progress.range_id] = list(made.split_keys)
             state.hold_until = max(state.hold_until, made.snapshot_ts)
+            newest[progress.table_id] = max(newest.get(progress.table_id, 0), made.snapshot_ts)
+        ddls = self._ddls_until(state, max(newest.values())) if newest else []
+        changes: list[SchemaChange] = []
+        for table_id, snapshot_ts in newest.items():
+            known, seen = state.tables[table_id].schema, state.ddl_seen.get(table_id, 0)
+            altered = [
+                (c.commit_ts, c.schema)
+                for c in ddls
+                if c.schema and c.schema.table_id == table_id and seen < c.commit_ts <= snapshot_ts
+            ]
+            if not all(can_be_read_by(known, schema) for _, schema in altered):
+                changes += taken_back(state, table_id, altered[0][0])
+        return tuple(c for c in changes if self._decision.keeps_schema_change(c))
 
     def _start_again(
         self, state: RangeState, routes: dict[int, KnownRange], lost: LogLost
@@ -454,7 +497,9 @@ class RangePlanner:
         if following:
             for change in following:
                 seen = self._as_seen(state, change)
-                is_delivered = self._decision.keeps_schema_change(seen)
+                is_delivered = not self._is_hidden(
+                    state, seen
+                ) and self._decision.keeps_schema_change(seen)
                 if is_delivered:
                     kept += [*cleared(state, seen), seen]
                 self._apply(state, change, is_delivered)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rowferry.change.position import RangeProgress, Stage
@@ -18,11 +18,18 @@ class RangeTable:
     Attributes:
         joined: its ranges have progress; a table that has not joined waits for its snapshot.
         low: the commit-ts of all its snapshot rows (0: it was born inside the feed's log).
+        announced: readers were told of it, though it has not joined.
     """
 
     schema: TableSchema
     joined: bool = False
     low: int = 0
+    announced: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        """Whether readers know the table."""
+        return self.joined or self.announced
 
 
 @dataclass
@@ -63,7 +70,8 @@ class RangeState:
             "resolved_ts": self.resolved_ts,
             "catalog_index": self.catalog_index,
             "tables": [
-                [t.schema.table_id, t.schema.version, t.joined, t.low] for t in self.tables.values()
+                [t.schema.table_id, t.schema.version, t.joined, t.low, t.announced]
+                for t in self.tables.values()
             ],
             "parts": {str(k): v for k, v in self.parts.items()},
             "hold_until": self.hold_until,
@@ -87,8 +95,11 @@ class RangeState:
             resolved_ts=position["resolved_ts"],
             catalog_index=position["catalog_index"],
             tables={
-                table_id: RangeTable(versions[table_id, version], joined, low)
-                for table_id, version, joined, low in position["tables"]
+                # Of those that waited, an older position did not say whether readers were told.
+                table_id: RangeTable(
+                    versions[table_id, version], joined, low, *(announced or [True])
+                )
+                for table_id, version, joined, low, *announced in position["tables"]
             },
             ranges={r.range_id: r for r in ranges},
             parts={int(k): v for k, v in position["parts"].items()},
@@ -106,7 +117,7 @@ class RangeState:
             self.cluster_id,
             self.resolved_ts,
             self.catalog_index,
-            {k: RangeTable(t.schema, t.joined, t.low) for k, t in self.tables.items()},
+            {k: replace(t) for k, t in self.tables.items()},
             dict(self.ranges),
             deepcopy(self.parts),
             self.hold_until,
@@ -129,7 +140,7 @@ class RangeState:
     def let_go(self, table_id: int) -> None:
         """Let a table go of which readers keep what they have."""
         table = self.tables.get(table_id)
-        if table is not None:
+        if table is not None and table.is_known:
             self.left[table.schema.id] = Left.of(table.schema)
         self.forget(table_id)
 
