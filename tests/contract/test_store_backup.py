@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import insert
 from sqlalchemy.exc import IntegrityError
 from store_harness import Place, new_database
 from store_material import (
@@ -29,13 +30,15 @@ from store_material import (
 
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.control.lifecycle import Verb
+from rowferry.control.store import postgres_kind
 from rowferry.control.store.backup import EPOCH_STEP, back_up, restore
 from rowferry.control.store.checking import check
 from rowferry.control.store.connection import Database
 from rowferry.control.store.contract import MetaStore, Sample
 from rowferry.control.store.sql_store import open_store
-from rowferry.control.store.tables import REVISIONS, VERSION_TABLE
+from rowferry.control.store.tables import REVISIONS, VERSION_TABLE, MetaTable
 from rowferry.errors import BadInput, Fenced, RowRejected
+from rowferry.mysql import wary_connection
 
 LATER = NOW + 86_400
 
@@ -120,6 +123,35 @@ def test_schema_changes_are_delivered_behind_a_restore(
             run_plan(store, claim, make_plan(2, changes=_changes(21)[20:]))
             found = [change.commit_ts for change in store.schema_changes("feed-1")]
         assert found == list(range(120, 99, -1))
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "mysql", "postgres"])
+def test_a_backup_may_be_longer_than_any_answer(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is kept of 500 changefeeds is; whoever asked for all of it at once got none of it."""
+    with ExitStack() as stack:
+        url = sqlite_url(tmp_path / "long.db")
+        if kind != "sqlite":
+            server = request.getfixturevalue(f"{kind}_server")
+            url = stack.enter_context(new_database(server, "meta_long"))
+        rows = MetaTable.metadata.tables["published_batches"]
+        batch = "x" * 4000
+        forms = [
+            {"changefeed": f"f{n % 3}", "micro_batch": n, "single": 1, "at": 0, "batch": batch}
+            for n in range(999)
+        ]
+        with closing(open_store(url, clock=lambda: NOW)) as store:
+            store.create_changefeed(make_spec())
+        with closing(Database(url)) as database, database.writing("fill") as session:
+            session.execute(insert(rows), forms)
+        for module in (postgres_kind, wary_connection):
+            monkeypatch.setattr(module, "MOST_ANSWER", 2 << 20)
+        file = tmp_path / "b.gz"
+        back_up(url, file, NOW)
+    with gzip.open(file, "rt") as lines:
+        kept = [form["row"] for form in map(json.loads, lines) if form.get("table") == rows.name]
+    assert kept == sorted(forms, key=lambda form: (form["changefeed"], form["micro_batch"]))
 
 
 def _changes(count: int) -> tuple[SchemaChange, ...]:

@@ -218,6 +218,11 @@ def test_settings_made_from_older_ones_are_refused(store: MetaStore, feed: str) 
         store.update_spec(feed, mine, since=1)
     assert store.state(feed).spec == theirs
     assert store.update_spec(feed, mine, since=2).spec_version == 3
+    store.move(feed, Verb.PAUSE)
+    with pytest.raises(SpecChanged, match="somebody else"):
+        store.reset(feed, theirs, "to a new snapshot", since=2)
+    assert store.state(feed).spec == mine
+    assert store.reset(feed, theirs, "to a new snapshot", since=3).spec_version == 4
 
 
 def test_a_pending_plan_keeps_its_spec_version(store: MetaStore, claim: Claim, feed: str) -> None:

@@ -29,6 +29,7 @@ from rowferry.errors import (
     BadOption,
     BadUri,
     ChangefeedExists,
+    Fenced,
     IllegalMove,
     LeaseHeld,
     LogLost,
@@ -380,6 +381,17 @@ def test_nobody_goes_on_writing_to_the_sink_of_before(desk: Desk) -> None:
     desk.operations.update("feed", ChangedSettings(sink_uri=desk.sink + "&flush-interval=9s"))
 
 
+def test_who_hangs_does_not_go_on_at_the_sink_of_before(desk: Desk) -> None:
+    """Its lease has run out, and nobody claims what is stopped: its epoch would stay in force."""
+    desk.create()
+    claim = desk.claim(ttl_s=6.0)
+    desk.stop()
+    desk.clock.now += 60.0
+    desk.operations.update("feed", ChangedSettings(sink_uri=desk.sink + "&flush-interval=9s"))
+    with pytest.raises(Fenced):
+        desk.store.record(claim, plan(1, desk, made=False), [])
+
+
 # --- tables ---------------------------------------------------------------------------------------
 
 
@@ -429,6 +441,12 @@ def test_what_another_server_changed_meanwhile_is_not_lost(
     monkeypatch.setattr(desk.operations, "_feed", lambda changefeed: first)  # as it was before
     with pytest.raises(SpecChanged, match="somebody else"):
         desk.operations.drop_tables("feed", ["shop.items"])
+    assert desk.rules() == ["shop.*", "crm.people"]
+    desk.stop()
+    paused = replace(first, state=FeedState.STOPPED)
+    monkeypatch.setattr(desk.operations, "_feed", lambda changefeed: paused)
+    with pytest.raises(SpecChanged, match="somebody else"):
+        desk.operations.reset("feed", snapshot=True)
     assert desk.rules() == ["shop.*", "crm.people"]
 
 
@@ -484,6 +502,35 @@ def test_reset_to_the_checkpoint_begins_just_there(
     for commit_ts, exact in ((42, begins), (41, {})):
         found = desk.operations.reset("feed", commit_ts=commit_ts)
         assert dict(found.spec.source.parameters) == {"start-ts": str(commit_ts), **exact}
+
+
+def test_a_reset_to_the_checkpoint_that_is_repeated_begins_at_the_same_place(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer was lost, or a resume with the same checkpoint follows: no position tells it."""
+    begins = {"start-gtid": "0-1-100"}
+    monkeypatch.setattr(
+        ListedSource,
+        "start_at",
+        staticmethod(lambda position, commit_ts: begins if position else {}),
+        raising=False,
+    )
+    desk.create(source_uri="listed://shop")
+    claim = desk.claim()
+    first = plan(1, desk)
+    desk.store.record(claim, first, [replace(desk.tables[0], table_id=1, version=5)])
+    desk.store.publish(claim, first)
+    desk.store.release(claim)
+    desk.stop()
+    exact = {"start-ts": "42", **begins}
+    for _ in range(2):
+        found = desk.operations.reset("feed", commit_ts=42)
+        assert dict(found.spec.source.parameters) == exact
+    found = desk.operations.resume("feed", overwrite_checkpoint_ts=42)
+    assert dict(found.spec.source.parameters) == exact
+    desk.stop()
+    found = desk.operations.reset("feed", commit_ts=41)
+    assert dict(found.spec.source.parameters) == {"start-ts": "41"}
 
 
 def test_reset_takes_an_unfinished_plan_back(desk: Desk) -> None:

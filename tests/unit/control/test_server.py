@@ -8,7 +8,7 @@ import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -264,6 +264,45 @@ def test_a_stolen_lease_ends_the_run_and_the_thief_is_left_alone(fleet: Fleet) -
         assert fleet.feed("one").epoch == stolen.epoch + 1
 
 
+def test_a_lease_that_nobody_renews_ends_whatever_its_end_is(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server whose clock was ahead has died; the others need not wait for that long."""
+    since = [1000.0]
+    clock = SimpleNamespace(time=time.time, monotonic=lambda: since[0])
+    monkeypatch.setattr(fleet_server, "time", clock)
+    monkeypatch.setattr(Running, "start", lambda running: None)
+    ahead = time.time() + 1e6
+    dead, alive = (Holder(f"host of {name}", 1, "", 0, name) for name in ("dead", "alive"))
+    for name, holder in (("one", dead), ("two", alive)):
+        fleet.create(name, 1)
+        claim = fleet.store.claim(name, holder, ahead, 6.0)
+    member = tick_once(fleet.store)
+    for _ in range(2):
+        since[0] += fleet_server.STALE_S / 2
+        assert member.changefeeds == ()
+        fleet.store.renew(claim, ahead + since[0])
+        member.tick()
+    assert (member.changefeeds, fleet.feed("two").epoch) == (("one",), claim.epoch)
+    lease = fleet.feed("one").lease
+    assert lease is not None and lease.expires_at < ahead  # by a clock that is right
+    why = fleet.store.history("one")[0].details["why"]
+    assert why.startswith("host of dead:1 does not renew its lease")
+
+
+def test_a_lease_that_was_renewed_since_the_look_is_left_alone(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever looks may have been the one that hung."""
+    monkeypatch.setattr(fleet_server, "STALE_S", 0.0)
+    ahead = time.time() + 1e6
+    fleet.create("one", 1)
+    claim = fleet.store.claim("one", Holder("elsewhere", 1, "", 0, "alive"), ahead, 6.0)
+    store = LateClaims(fleet.store, lambda: fleet.store.renew(claim, ahead + 1.4))
+    assert tick_once(store).changefeeds == ()
+    assert fleet.feed("one").epoch == claim.epoch
+
+
 class SlowClaims:
     """A meta store whose second claim lasts until the first one's lease was renewed."""
 
@@ -447,7 +486,11 @@ def test_a_lease_lasts_from_its_claim_on(fleet: Fleet, monkeypatch: pytest.Monke
         return made
 
     slow: Any = SimpleNamespace(
-        feeds=store.feeds, servers=store.servers, claim=claim, write_samples=store.write_samples
+        feeds=store.feeds,
+        feed=store.feed,
+        servers=store.servers,
+        claim=claim,
+        write_samples=store.write_samples,
     )
     fleet.create("one", 1)
     fleet.create("two", 1)
@@ -456,6 +499,52 @@ def test_a_lease_lasts_from_its_claim_on(fleet: Fleet, monkeypatch: pytest.Monke
     member.tick()
     ends = [fleet.feed(name).lease for name in ("one", "two")]
     assert [end and end.expires_at for end in ends] == [1_700_000_006.0, 1_700_000_106.0]
+
+
+class LateClaims:
+    """A meta store in which something is done between a look at all changefeeds and a claim."""
+
+    def __init__(self, inner: MetaStore, between: Callable[[], object]) -> None:
+        self._inner, self._between = inner, between
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def claim(self, *args: Any) -> Claim:
+        self._between()
+        return self._inner.claim(*args)
+
+
+def tick_once(store: Any) -> Member:
+    """Let a member look, and act on it, once."""
+    member = Member(store, "here:0", Conditions(lambda name: DriverRunner()), FleetPace())
+    member.tick()
+    return member
+
+
+def test_what_was_paused_since_the_look_is_not_run(fleet: Fleet) -> None:
+    """Whoever has paused it may have given it another sink, and these rows would not be there."""
+    fleet.create("one", 1)
+    member = tick_once(LateClaims(fleet.store, lambda: fleet.store.move("one", Verb.PAUSE)))
+    assert member.changefeeds == ()
+    assert (fleet.feed("one").state, fleet.feed("one").lease) == (FeedState.STOPPED, None)
+    assert fleet.ids("one") == []
+
+
+def test_what_was_made_since_the_look_is_not_removed_for_one_of_its_name(fleet: Fleet) -> None:
+    fleet.create("one", 1)
+    fleet.store.request_cancel("one")
+
+    def make_anew() -> None:
+        fleet.store.remove("one")
+        fleet.create("one")
+
+    member = tick_once(LateClaims(fleet.store, make_anew))
+    fleet.until_delivered("one")
+    (running,) = member._running.values()
+    running.leave()
+    fleet.until(lambda: running.ended, "its end")
+    assert not fleet.feed("one").cancel
 
 
 def test_a_sink_that_never_answers_keeps_nobody_waiting(fleet: Fleet) -> None:

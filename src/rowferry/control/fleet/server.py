@@ -43,6 +43,9 @@ REST_S: Final = 0.02  # for each changefeed here: together they make 50 micro-ba
 MOST_REST_S: Final = 1.0
 FORGOTTEN_S: Final = 3600.0  # a server that was not seen for so long is not listed any more
 OTHERS_COME_S: Final = 2.5  # a changefeed free for longer is taken whatever the share
+# Longer than any lease lasts: one that was not renewed for so long is nobody's, whatever end the
+# clock of its holder gave it.
+STALE_S: Final = 40.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class Member:
         self._processors = cores.allowed()
         self._free_since: dict[str, float] = {}
         self._handed_over: dict[str, float] = {}
+        self._ends: dict[str, tuple[float, float]] = {}  # of leases, and since when they are seen
         self._lock = threading.Lock()  # held while saying that this server is there, or is not
         self._retired = False
         self._ended = threading.Event()
@@ -224,6 +228,7 @@ class Member:
         self, feeds: Mapping[str, FeedRecord], alive: Sequence[FleetServer], now: float
     ) -> None:
         me = self.holder.instance
+        self._see_ends(feeds)
         wanted = [feed for feed in feeds.values() if wants_to_run(feed)]
         held_by = Counter(self._holder_of(f, now) for f in wanted)
         counts = {s.holder.instance: held_by[s.holder.instance] for s in alive}
@@ -250,7 +255,24 @@ class Member:
         lease = feed.lease
         if lease is None or now >= lease.expires_at or lease.holder.is_dead(self.holder):
             return ""
-        return lease.holder.instance
+        return "" if self._is_stale(feed) else lease.holder.instance
+
+    def _see_ends(self, feeds: Mapping[str, FeedRecord]) -> None:
+        """Note since when each lease ends where it does: who lives moves its end again and again.
+
+        Clocks of servers may differ; how long nothing moves, each sees by its own.
+        """
+        clock, before = time.monotonic(), self._ends
+        ends = {name: feed.lease.expires_at for name, feed in feeds.items() if feed.lease}
+        self._ends = {
+            name: before[name] if name in before and before[name][0] == end else (end, clock)
+            for name, end in ends.items()
+        }
+
+    def _is_stale(self, feed: FeedRecord) -> bool:
+        """Return whether a lease has ended at the same moment for longer than leases last."""
+        seen = self._ends.get(feed.id)
+        return seen is not None and time.monotonic() - seen[1] >= STALE_S
 
     def _is_free(self, feed: FeedRecord, now: float) -> bool:
         """Return whether nobody runs it; a lease of ours that we do not use counts as free."""
@@ -261,17 +283,24 @@ class Member:
     def _claim(self, feed: FeedRecord) -> None:
         asked_at, now = time.monotonic(), time.time()  # the look may be long ago: others came first
         try:
-            claim = self._store.claim(feed.id, self.holder, now, self._pace.lease_s)
+            stale_end = feed.lease.expires_at if feed.lease and self._is_stale(feed) else None
+            claim = self._store.claim(feed.id, self.holder, now, self._pace.lease_s, stale_end)
             if feed.state is FeedState.PENDING:
                 self._store.move(claim, Verb.START)
+            # Whoever has paused it since the look may have changed its sink as well, and whoever
+            # has removed it may have made another one of this name.
+            stored = self._store.feed(feed.id)
         except (LeaseHeld, NoSuchChangefeed, IllegalMove):
             return  # someone was faster
         except MetaDamaged as err:  # what is wrong with one keeps nobody from the others
             LOG.warning("changefeed %s is not claimed: %s", feed.id, err)
             return
-        lease = HeldLease(claim, asked_at)
-        one = Running(feed, lease, self._store, self._conditions)
-        if feed.cancel:
+        if stored is None or not wants_to_run(stored):
+            self._store.release(claim, "it is not to be run any more")
+            return
+        before = replace(stored, lease=feed.lease, epoch=feed.epoch)
+        one = Running(before, HeldLease(claim, asked_at), self._store, self._conditions)
+        if stored.cancel:
             one.leave(remove=True)
         one.start()  # first: what is not started never ends, and its lease would be kept
         self._running[feed.id] = one

@@ -374,6 +374,7 @@ class Operations(RowOperations):
         Raises:
             IllegalMove: it runs.
             LeaseHeld: it was paused, and a server has not come to the end of its micro-batch yet.
+            SpecChanged: somebody else has changed its settings meanwhile.
             BadOption, LogLost, SourceMismatch: the source has no such place, or no longer.
         """
         if [commit_ts is not None, position is not None, snapshot].count(True) != 1:
@@ -387,11 +388,11 @@ class Operations(RowOperations):
             spec, words = start_place.moved(feed.spec, commit_ts, position)
             if commit_ts is not None:
                 stored = self.store.position(changefeed)
-                spec = start_place.at_position(spec, commit_ts, stored)
+                spec = start_place.at_position(spec, commit_ts, stored, feed.spec)
             check_reach(self._reach, spec)
             with _closing(examine(spec, spec, anew=True, secrets=self._secrets)) as prepared:
                 self._owners.discard_pending(feed, prepared.flow, f"reset to {words}", snapshot)
-            return self.store.reset(changefeed, spec, words, snapshot)
+            return self.store.reset(changefeed, spec, words, snapshot, feed.spec_version)
 
     @looks
     def synced(self, changefeed: str) -> Synced:

@@ -57,8 +57,9 @@ class Owners:
             LeaseHeld: a server has not come to the end of its micro-batch yet.
         """
         left = self.wait_until_left(feed.id)
-        # Who is still at work may record a plan at any moment, and carry it out.
-        if self._store.pending(feed.id) is None and not (left and self.at_work(left)):
+        # Whoever has not given it back may record a plan at any moment, and carry it out: also one
+        # whose lease has run out, where it hangs and goes on later. A claim keeps it from that.
+        if self._store.pending(feed.id) is None and (left is None or left.lease is None):
             return
         claim = self._store.claim(feed.id, Holder.here(), self._now(), LEASE_S)
         try:

@@ -10,13 +10,26 @@ import gzip
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, MetaData, func, insert, inspect, select
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    MetaData,
+    Row,
+    Table,
+    and_,
+    func,
+    insert,
+    inspect,
+    or_,
+    select,
+)
 
 from rowferry.control.store.connection import Database, has_database
 from rowferry.control.store.rows import to_ms, to_text
@@ -92,7 +105,7 @@ def _write(database: Database, packed: gzip.GzipFile, schema: str, now: float) -
         # As the database has them, which may be older than this version's.
         tables = _reflected(connection)
         for table in tables.sorted_tables:
-            for row in connection.execute(select(table).order_by(*table.primary_key)):
+            for row in _rows(connection, table):
                 form = {"table": table.name, "row": dict(row._mapping)}
                 packed.write(to_text(form).encode() + b"\n")
                 keys |= key_ids(str(row._mapping.get("spec", "")))
@@ -102,6 +115,27 @@ def _write(database: Database, packed: gzip.GzipFile, schema: str, now: float) -
     return Backup(
         schema, to_ms(now) / 1000, counts.get("changefeeds", 0), total, tuple(sorted(keys))
     )
+
+
+def _rows(connection: Connection, table: Table) -> Iterator[Row[Any]]:
+    """Yield all rows by their key, some at a time: no answer is longer than one may be."""
+    key = list(table.primary_key)
+    first = select(table).order_by(*key).limit(_AT_ONCE)
+    rows = connection.execute(first).all()
+    yield from rows
+    while len(rows) == _AT_ONCE:
+        last = [rows[-1]._mapping[column] for column in key]
+        rows = connection.execute(first.where(_behind(key, last))).all()
+        yield from rows
+
+
+def _behind(key: Sequence[Column[Any]], last: Sequence[Any]) -> ColumnElement[bool]:
+    """Return the condition that a row comes after one, in a form for which indexes are used."""
+    column, value = key[0], last[0]
+    above: ColumnElement[bool] = column > value
+    if len(key) == 1:
+        return above
+    return and_(column >= value, or_(above, _behind(key[1:], last[1:])))
 
 
 def restore(url: str, file: Path, now: float) -> Backup:

@@ -124,23 +124,24 @@ class StoredFeeds:
     ) -> FeedRecord:
         """Store new settings, unless somebody else has changed them since that version."""
         row = fence.locked(session, changefeed)
-        same = self._settings.equal(row, spec)
-        if since is not None and row.spec_version != since and not same:
-            raise SpecChanged(
-                f"the settings of changefeed {changefeed} were changed by somebody else just "
-                "now; look at them and ask again"
-            )
-        if self._take_spec(session, row, spec):
+        if self._take_spec(session, row, spec, since):
             details = {"spec_version": row.spec_version}
             fence.note(session, changefeed, self._clock(), "updated", details)
         return self.one(session, row)
 
-    def _take_spec(self, session: Session, row: FeedRow, spec: ChangefeedSpec) -> bool:
+    def _take_spec(
+        self, session: Session, row: FeedRow, spec: ChangefeedSpec, since: int | None
+    ) -> bool:
         """Store settings if they differ from those in force; returns whether they did."""
         if spec.changefeed_id != row.id:
             raise BadInput(f"the id of changefeed {row.id} cannot be changed")
         if self._settings.equal(row, spec):
             return False
+        if since is not None and row.spec_version != since:
+            raise SpecChanged(
+                f"the settings of changefeed {row.id} were changed by somebody else just "
+                "now; look at them and ask again"
+            )
         row.spec = text = self._settings.text(spec)
         row.spec_version += 1
         version, now = row.spec_version, to_ms(self._clock())
@@ -191,15 +192,21 @@ class StoredFeeds:
         return state
 
     def reset(
-        self, session: Session, changefeed: str, spec: ChangefeedSpec, why: str, snapshot: bool
+        self,
+        session: Session,
+        changefeed: str,
+        spec: ChangefeedSpec,
+        why: str,
+        snapshot: bool,
+        since: int | None,
     ) -> FeedRecord:
-        """Forget how far a changefeed is."""
+        """Forget how far a changefeed is, unless somebody else has changed its settings since."""
         row = fence.locked(session, changefeed)
         if to_state(row).runs:
             raise IllegalMove(
                 f"cannot reset changefeed {changefeed} while it is {row.state}; pause it first"
             )
-        self._take_spec(session, row, spec)
+        self._take_spec(session, row, spec, since)
         details = {"why": why, "spec_version": row.spec_version, "watermark": row.watermark}
         if parked := quarantine.counts(session, changefeed).get(changefeed, 0):
             details["parked rows forgotten"] = parked  # nobody delivers them any more

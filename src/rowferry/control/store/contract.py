@@ -319,7 +319,12 @@ class MetaStore(Protocol):
         """
 
     def reset(
-        self, changefeed: str, spec: ChangefeedSpec, why: str, snapshot: bool = False
+        self,
+        changefeed: str,
+        spec: ChangefeedSpec,
+        why: str,
+        snapshot: bool = False,
+        since: int | None = None,
     ) -> FeedRecord:
         """Forget how far a changefeed is: the next run begins as `spec`'s source URI says.
 
@@ -330,6 +335,7 @@ class MetaStore(Protocol):
 
         Raises:
             IllegalMove: it is in a state in which servers run it; pause it first.
+            SpecChanged: as of `update_spec`.
         """
 
     def request_cancel(self, changefeed: str) -> None:
@@ -393,11 +399,19 @@ class MetaStore(Protocol):
 
     # --- leases ----------------------------------------------------------------------------------
 
-    def claim(self, changefeed: str, holder: Holder, now: float, ttl_s: float) -> Claim:
+    def claim(
+        self,
+        changefeed: str,
+        holder: Holder,
+        now: float,
+        ttl_s: float,
+        stale_end: float | None = None,
+    ) -> Claim:
         """Take the changefeed with a new epoch, one above every earlier one.
 
         A lease that ran out, was released, is this holder's own, or whose holder has certainly
-        ended, is taken at once. On repeat: another epoch; the earlier claim is fenced.
+        ended, is taken at once; so is one that still ends at `stale_end`, at which the caller has
+        seen it for longer than leases last. On repeat: another epoch; the earlier claim is fenced.
 
         Raises:
             LeaseHeld: someone else runs it; the text names host, pid and since when.

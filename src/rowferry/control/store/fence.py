@@ -93,12 +93,19 @@ def no_such(changefeed: str) -> NoSuchChangefeed:
     return NoSuchChangefeed(f"there is no changefeed {changefeed!r}; list them to see their ids")
 
 
-def take(session: Session, changefeed: str, holder: Holder, now: float, ttl_s: float) -> Claim:
+def take(
+    session: Session,
+    changefeed: str,
+    holder: Holder,
+    now: float,
+    ttl_s: float,
+    stale_end: float | None,
+) -> Claim:
     """Give the lease to `holder` with the next epoch, unless someone else lives on it."""
     feed = locked(session, changefeed)
     row = session.get_one(LeaseRow, changefeed)
     lease = to_lease(row)
-    if lease is not None and _keeps_out(lease, holder, now):
+    if lease is not None and lease.expires_at != stale_end and _keeps_out(lease, holder, now):
         since = datetime.fromtimestamp(lease.claimed_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         server = "" if lease.owner == str(lease.holder) else f" ({lease.owner})"
         raise LeaseHeld(
@@ -127,6 +134,8 @@ def _why_free(lease: Lease | None, epoch: int, holder: Holder, now: float) -> st
         return "this process had it already"
     if lease.holder.is_dead(seen_by=holder):
         return f"the process of {lease.owner} has ended"
+    if now < lease.expires_at:
+        return f"{lease.owner} does not renew its lease, to which a wrong clock gave a late end"
     return (
         f"the lease of {lease.owner} ran out {now - lease.expires_at:.0f} s ago: it was killed, "
         "hangs, or does not reach the meta database"

@@ -150,12 +150,17 @@ class SqlStore(WatchedStore):
 
     @undone_again
     def reset(
-        self, changefeed: str, spec: ChangefeedSpec, why: str, snapshot: bool = False
+        self,
+        changefeed: str,
+        spec: ChangefeedSpec,
+        why: str,
+        snapshot: bool = False,
+        since: int | None = None,
     ) -> FeedRecord:
         """Forget how far a changefeed is."""
         moment("reset changefeed")
         with self.database.writing(f"reset changefeed {changefeed}") as session:
-            return self._feeds.reset(session, changefeed, spec, why, snapshot)
+            return self._feeds.reset(session, changefeed, spec, why, snapshot, since)
 
     @undone_again
     def request_cancel(self, changefeed: str) -> None:
@@ -251,11 +256,18 @@ class SqlStore(WatchedStore):
     # --- leases ----------------------------------------------------------------------------------
 
     @undone_again
-    def claim(self, changefeed: str, holder: Holder, now: float, ttl_s: float) -> Claim:
+    def claim(
+        self,
+        changefeed: str,
+        holder: Holder,
+        now: float,
+        ttl_s: float,
+        stale_end: float | None = None,
+    ) -> Claim:
         """Take the changefeed with a new epoch."""
         moment("claim")
         with self.database.writing(f"claim changefeed {changefeed}") as session:
-            claim = fence.take(session, changefeed, holder, now, ttl_s)
+            claim = fence.take(session, changefeed, holder, now, ttl_s, stale_end)
         moment("claimed")
         return claim
 

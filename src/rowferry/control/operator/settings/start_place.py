@@ -102,9 +102,15 @@ def moved(
 
 
 def at_position(
-    spec: ChangefeedSpec, commit_ts: int, position: Mapping[str, Any]
+    spec: ChangefeedSpec, commit_ts: int, position: Mapping[str, Any], old: ChangefeedSpec
 ) -> ChangefeedSpec:
-    """Return settings that begin at a commit-ts; where a position stands at it, just there."""
+    """Return settings that begin at a commit-ts; where a position stands at it, just there.
+
+    The stored settings, `old`, may begin at it, too: then an earlier reset has told the place, and
+    no position tells it until something was delivered from there on.
+    """
+    if _written(old, _START_TS) == str(commit_ts):
+        spec = with_start_of(spec, old)
     source, uri = SOURCES.load(spec.source.scheme), spec.source
     if isinstance(source, BeginsAtPosition):
         for key, value in source.start_at(position, commit_ts).items():
