@@ -37,6 +37,7 @@ _FENCED = frozenset(
         "read note of ddl",
         "note ddl",
         "look at definition downstream",
+        "list parts of table downstream",
         "run ddl downstream",
         "ddl done downstream",
         "write held rows",

@@ -10,7 +10,9 @@ import pytest
 from mysql_sink_kit import PATIENCE_S, MySqlFeed, Scene
 
 from rowferry.change.plan import Plan
-from rowferry.errors import SinkUnavailable, TargetWentBack
+from rowferry.change.position import PHYSICAL_SHIFT
+from rowferry.control.operator.owners import Owners
+from rowferry.errors import SchemaChangeRefused, SinkUnavailable, TargetWentBack
 from rowferry.moment import watched
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v int)"
@@ -80,6 +82,71 @@ def test_statements_of_another_changefeed_of_this_name(same_kind: Scene, feed: M
     number = feed.store.state(feed.name).micro_batch
     left = same_kind.target.execute(f"SELECT COUNT(*) FROM {notes} WHERE micro_batch > {number}")
     assert int(str(left[0][0])) <= 1
+
+
+@pytest.mark.parametrize("how", ["resumed", "updated"])
+def test_a_statement_that_was_refused_and_made_by_hand(scene: Scene, how: str) -> None:
+    """All rows before it were written: what it took away does not come back."""
+    parts = "(PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN (20))"
+    scene.sql(f"{TABLE} PARTITION BY RANGE (id) {parts}", "INSERT INTO t VALUES (1, 0)")
+    scene.at_target(TABLE)
+    feed = scene.feed()
+    feed.catch_up()
+    scene.sql("INSERT INTO t VALUES (2, 0), (11, 0)", "ALTER TABLE t TRUNCATE PARTITION p1")
+    with pytest.raises(SchemaChangeRefused) as said:
+        feed.catch_up()
+    at = str(said.value).partition('skip-ddl = ["')[2].partition('"')[0]
+    scene.at_target("DELETE FROM t WHERE id > 9")
+    feed.config = f"[sink.mysql-config]\nskip-ddl = ['{at}']\n"
+    if how == "updated":
+        update(feed)
+    feed.run()
+    feed.catch_up()
+    assert scene.assert_same("t") == 2
+
+
+@pytest.mark.parametrize(
+    ("statement", "table"),
+    [("RENAME TABLE t TO t2", "t2"), ("ALTER TABLE t DROP COLUMN v", "t")],
+)
+def test_an_update_while_nobody_knows_whether_a_statement_was_run(
+    same_kind: Scene, feed: MySqlFeed, statement: str, table: str
+) -> None:
+    """Its answer was lost: the rows before it have no place where it was."""
+    feed.lose_answers_of_schema_changes()
+    same_kind.sql("INSERT INTO t VALUES (3, 0)", "UPDATE t SET v = 1", statement)
+    while not feed.faults:
+        feed.step()
+    update(feed)
+    feed.catch_up()
+    same_kind.sql(f"INSERT INTO {table} (id) VALUES (9)")
+    feed.catch_up()
+    assert same_kind.assert_same(table) == 4
+
+
+def update(feed: MySqlFeed) -> None:
+    """Change the sink's settings, as an operator does while the feed is stopped."""
+    feed.stop()
+    record, flow = feed.store.feed(feed.name), feed.prepare().flow
+    assert record is not None
+    owners = Owners(feed.store, time.time)
+    owners.discard_pending(record, flow, "the sink was changed", leaves_made=True)
+    flow.sink.close()
+
+
+def test_a_changefeed_that_is_made_again_meets_its_first_statement(scene: Scene) -> None:
+    """It has the number that it had in the first one, and nothing of this one is there."""
+    scene.both(TABLE, "CREATE TABLE u (id int PRIMARY KEY, v int)")
+    time.sleep(0.01)
+    clock = scene.source.execute("SELECT FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000)")[0][0]
+    scene.sql("INSERT INTO t VALUES (1, 0)", "ALTER TABLE u ADD KEY (v)")
+    scene.sql("INSERT INTO t VALUES (2, 0)")
+    for _ in range(2):
+        feed = scene.feed(source=f"?start-ts={int(str(clock)) << PHYSICAL_SHIFT}")
+        feed.catch_up()
+        assert scene.assert_same("t") == 2
+        feed.stop()
+        scene.at_target("TRUNCATE TABLE t")
 
 
 def test_a_transaction_of_an_earlier_try_sets_nothing_back(

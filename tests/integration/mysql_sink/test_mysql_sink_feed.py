@@ -290,6 +290,29 @@ replace-ddl = ["{at} ALTER TABLE {scene.copy}.t ADD KEY un (n)"]
     assert states == [("done",)]
 
 
+def test_what_a_copy_lacks_keeps_the_rest_of_a_statement_from_nothing(same_kind: Scene) -> None:
+    """Tables that the sink makes have no further indexes, nor constraints."""
+    same_kind.sql(
+        "CREATE TABLE t (id int PRIMARY KEY, n decimal(6,3), "
+        "KEY i (n), KEY j (n, id), KEY k (id, n), "
+        "CONSTRAINT c1 CHECK (n < 9), CONSTRAINT c2 CHECK (n < 8))",
+        "INSERT INTO t VALUES (1, 1.234)",
+    )
+    feed = same_kind.feed("create-tables=true")
+    feed.catch_up()
+    same_kind.sql("ALTER TABLE t DROP INDEX i, MODIFY n decimal(6,1)")
+    feed.catch_up()
+    assert same_kind.assert_same("t") == 1, "values of rows that are there"
+    same_kind.sql(
+        "ALTER TABLE t DROP CONSTRAINT c1, DROP KEY k",
+        "ALTER TABLE t DROP KEY j, ADD COLUMN c int NOT NULL DEFAULT 5, ADD KEY j (n)",
+        "ALTER TABLE t DROP CONSTRAINT c2, ADD COLUMN d int DEFAULT 6",
+        "INSERT INTO t VALUES (2, 2.5, 6, 7)",
+    )
+    feed.catch_up()
+    assert same_kind.assert_same("t") == 2
+
+
 def test_large_windows_are_applied_side_by_side(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

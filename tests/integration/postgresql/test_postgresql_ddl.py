@@ -176,6 +176,25 @@ def test_what_cannot_be_translated_stops_with_the_cure(scene: Scene) -> None:
     assert scene.pg("SELECT id FROM $.t") == [(1,)]
 
 
+def test_a_statement_that_was_refused_and_made_by_hand(scene: Scene) -> None:
+    """All rows before it were written: what it took away does not come back."""
+    scene.sql(
+        "CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id) "
+        "(PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN (20))",
+        "INSERT INTO t VALUES (1)",
+    )
+    feed = scene.feed()
+    feed.catch_up()
+    scene.sql("INSERT INTO t VALUES (2), (11)", "ALTER TABLE t TRUNCATE PARTITION p1")
+    at = stopped_by(feed).partition("commit-ts ")[2].partition(" ")[0]
+    scene.pg("DELETE FROM $.t WHERE id > 9")
+    feed.config = f"[sink.postgresql-config]\nskip-ddl = ['{at}']\n"
+    feed.run()
+    scene.sql("INSERT INTO t VALUES (3)")
+    feed.catch_up()
+    assert scene.pg("SELECT id FROM $.t ORDER BY id") == [(1,), (2,), (3,)]
+
+
 def test_a_dropped_database_leaves_what_others_have_in_its_schema(scene: Scene) -> None:
     other = f"{scene.database}_other"
     scene.source.script(

@@ -221,7 +221,7 @@ def test_what_cannot_go_is_refused(from_mysql: SearchScene) -> None:
     [
         ("ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (note)", "has the key \\(note\\) now"),
         ("RENAME TABLE t TO u", "on-rename = copy"),
-        ("ALTER TABLE t TRUNCATE PARTITION p0", "that the log does not name"),
+        ("ALTER TABLE t TRUNCATE PARTITION p0", "that the log does not name: .* to its checkpoint"),
     ],
 )
 def test_schema_changes_that_an_index_cannot_follow_stop(

@@ -28,6 +28,8 @@ _TABLES: Final = {
 }
 
 
+# What is noted of a schema change.
+BEGUN, DONE, REFUSED = "begun", "done", "refused"
 _MARKS: Final = "slot INT NOT NULL PRIMARY KEY, transactions BIGINT UNSIGNED NOT NULL"
 _MARK_SLOTS: Final = 1024  # so that transactions side by side seldom meet
 
@@ -166,21 +168,34 @@ class Ledger(SqlLedger[Session]):
         """Return the statement that removes the notes of schema changes behind a micro-batch."""
         return self._forget_changes(above).encode()
 
+    def forget_begun(self, micro_batch: int) -> bytes:
+        """Return the statement that removes the notes of schema changes that were not run."""
+        return (
+            f"DELETE FROM {self.name(SCHEMA_CHANGES)} WHERE changefeed = {self._feed} "
+            f"AND micro_batch = {micro_batch} AND state <> '{DONE}'"
+        ).encode()
+
     # --- schema changes ---------------------------------------------------------------------------
 
     def schema_change(
-        self, session: Session, place: tuple[int, int], commit_ts: int, digest: str
+        self,
+        session: Session,
+        place: tuple[int, int],
+        commit_ts: int,
+        digest: str | None = None,
     ) -> tuple[str, str] | None:
         """Return state and the digest of what was there before; None: it was not begun.
 
-        `place` is its micro-batch and its ordinal there. What has another commit-ts or digest was
-        another one: of a plan that was given up, or of a changefeed that had this name before.
+        `place` is its micro-batch and its ordinal there. What has another commit-ts was another
+        one: of a plan that was given up, or of a changefeed that had this name before. With
+        `digest`, so was another statement, e.g. one in whose place the operator has set this one.
         """
         moment("read note of ddl")
+        same = "" if digest is None else " AND digest = %s"
         rows = session.ask(
             f"SELECT state, before_digest FROM {self.name(SCHEMA_CHANGES)} WHERE changefeed = %s "
-            "AND micro_batch = %s AND ordinal = %s AND commit_ts = %s AND digest = %s",
-            (self._changefeed, *place, commit_ts, digest),
+            f"AND micro_batch = %s AND ordinal = %s AND commit_ts = %s{same}",
+            (self._changefeed, *place, commit_ts, *([] if digest is None else [digest])),
         )
         return (str(rows[0][0]), str(rows[0][1])) if rows else None
 

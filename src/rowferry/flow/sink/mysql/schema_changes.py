@@ -13,9 +13,15 @@ from rowferry.change.position import physical_ms
 from rowferry.change.table import Column, TableId
 from rowferry.errors import SchemaChangeRefused, Verdict
 from rowferry.flow.encode.sql_rows.frame import quoted, quoted_table
-from rowferry.flow.sink.mysql.ledger import Ledger
+from rowferry.flow.sink.mysql.ledger import BEGUN, DONE, REFUSED, Ledger
 from rowferry.flow.sink.mysql.options import MysqlOptions, MySqlSettings
 from rowferry.flow.sink.mysql.other_dialects import statement_of
+from rowferry.flow.sink.mysql.partly_done import (
+    NOTHING_TO_DROP,
+    PARTLY_DONE,
+    left_to_do,
+    read_parts,
+)
 from rowferry.flow.sink.mysql.session import Session, StatementRefused, connect
 from rowferry.flow.sink.mysql.target_tables import (
     folded,
@@ -31,10 +37,9 @@ from rowferry.mysql.feed_mark import MARK_SQL_MODE
 from rowferry.mysql.flavour import Flavour
 from rowferry.mysql.refusals import GONE
 
-BEGUN, DONE, REFUSED = "begun", "done", "refused"
 # The downstream is as the statement wants it already: there, or gone.
 _SO_ALREADY: Final = frozenset(
-    {1007, 1008, 1050, 1051, 1054, 1060, 1061, 1068, 1091, 1176, 1507, 1517, 1826}
+    {1007, 1008, 1050, 1051, 1054, 1060, 1061, 1068, 1176, 1507, 1517, 1826, *NOTHING_TO_DROP}
 )
 _THERE: Final = 1050  # a table of this name
 # Where nothing was delivered and no table is, they have nothing to take.
@@ -123,24 +128,19 @@ class SchemaChanges:
             Refused, SinkUnavailable: as `Session.run`.
         """
         changes = plan.stretch.schema_changes
-        if not changes:
-            return False
-        return self._note_of_first(session, plan.micro_batch, changes[0]) is not None
+        return bool(changes) and self.is_begun(session, plan.micro_batch, changes[0])
 
-    def is_made(self, session: Session, micro_batch: int, first: SchemaChange) -> bool:
-        """Return whether the first schema change of a micro-batch was run.
+    def is_begun(self, session: Session, micro_batch: int, first: SchemaChange) -> bool:
+        """Return whether the first schema change of a micro-batch was begun, refused or run.
+
+        Whoever was refused it, or got no answer, may have made it by hand, or have it made: the
+        rows before it, which were all written, may have no place any more.
 
         Raises:
             Refused, SinkUnavailable: as `Session.run`.
         """
-        known = self._note_of_first(session, micro_batch, first)
-        return known is not None and known[0] == DONE
-
-    def _note_of_first(
-        self, session: Session, micro_batch: int, first: SchemaChange
-    ) -> tuple[str, str] | None:
-        digest = _digest(self._statement(session, first))
-        return self._ledger.schema_change(session, (micro_batch, 0), first.commit_ts, digest)
+        # By whatever statement: another one may have been set in its place since.
+        return self._ledger.schema_change(session, (micro_batch, 0), first.commit_ts) is not None
 
     def _statement(self, session: Session, change: SchemaChange) -> str:
         replaced = self._settings.replaced_ddl.get(change.commit_ts)
@@ -264,7 +264,7 @@ class SchemaChanges:
                 self._prepare(session, change)
                 made = change.schema if change.kind is DdlKind.CREATE_TABLE else None
                 fresh = made is not None and _is_gone(session, change.written_as)
-                session.run(statement.encode())
+                _run(session, change, statement)
                 if made is not None and fresh:
                     for more in recollate(session, made):
                         session.run(more.encode())
@@ -305,6 +305,26 @@ class SchemaChanges:
             f'possible and resume, or set {skip} = ["{at}"] to go on without it, or {other} = '
             f'["{at} <statement>"] to run another one'
         )
+
+
+def _run(session: Session, change: SchemaChange, statement: str) -> None:
+    """Run a statement; where a part of it is done already, the rest.
+
+    Raises:
+        Refused: the downstream says no, or nothing of it is left to do.
+        SinkUnavailable: as `Session.run`.
+    """
+    while True:
+        try:
+            session.run(statement.encode())
+            return
+        except StatementRefused as err:
+            if err.number not in PARTLY_DONE:
+                raise
+            rest = left_to_do(statement, err.number, read_parts(session, _former(change)))
+            if not rest:
+                raise
+            statement = rest
 
 
 def _home(change: SchemaChange) -> str:

@@ -271,13 +271,18 @@ class MySqlSink(SqlSink[Session]):
 
     def discard(self, plan: Plan) -> bool:
         """Nothing can be taken back; the rows that were written will be written again."""
+        notes = []
         if self._settings.options.exactly_once:
+            notes.append(self._ledger.forget_delivered())
+        if plan.stretch.schema_changes:
+            notes.append(self._ledger.forget_begun(plan.micro_batch))
+        if notes:
             moment("forget plan downstream")
             try:
                 # Whoever was replaced must not take the notes of the one who writes now.
                 with self._sessions.one() as session:
                     self._ledger.begin(session, self._owner.epoch)
-                    session.run(self._ledger.forget_delivered(), b"COMMIT")
+                    session.run(*notes, b"COMMIT")
             except StatementRefused as err:
                 raise err.as_error("forgetting a discarded plan") from err
         return True
@@ -340,10 +345,10 @@ class MySqlSink(SqlSink[Session]):
     def _require_there(self, session: Session, known: Collection[TableId]) -> None:
         require_there(session, known)
 
-    def forget_above(self, session: Session, micro_batch: int) -> None:
-        """Forget lanes above a micro-batch, and schema changes behind the next one; commit."""
+    def forget_above(self, session: Session, micro_batch: int, changes: int) -> None:
+        """Forget lanes above a micro-batch, and schema changes above another; commit."""
         lanes = self._ledger.forget_delivered(above=micro_batch)
-        session.run(lanes, self._ledger.forget_changes(micro_batch + 1), b"COMMIT")
+        session.run(lanes, self._ledger.forget_changes(changes), b"COMMIT")
 
     def note_reached(self, session: Session, plan: Plan) -> None:
         """Note what is reached, forget how far lanes were before this micro-batch, and commit.

@@ -13,6 +13,7 @@ from rowferry.flow.sink.sql.ledger import DELIVERED, FENCE, SCHEMA_CHANGES, Lane
 from rowferry.moment import moment
 
 DEFINITIONS: Final = "rowferry_tables"
+_BEGUN: Final = -1  # instead of a schema change's ordinal: those of the micro-batch are begun
 _TABLES: Final = {
     FENCE: "changefeed text PRIMARY KEY, epoch bigint NOT NULL, micro_batch bigint NOT NULL, "
     "commit_ts bigint NOT NULL",
@@ -148,12 +149,15 @@ class CopyLedger(SqlLedger[PostgresqlSession]):
 
     # --- schema changes ---------------------------------------------------------------------------
 
+    def are_begun(self, session: PostgresqlSession, micro_batch: int, commit_ts: int) -> bool:
+        """Return whether those of a micro-batch were begun, the first of which has a commit-ts."""
+        # Earlier versions have noted only what was made.
+        return any(
+            self.is_made(session, micro_batch, ordinal, commit_ts) for ordinal in (_BEGUN, 0)
+        )
+
     def is_made(
-        self,
-        session: PostgresqlSession,
-        micro_batch: int,
-        ordinal: int,
-        commit_ts: int | None = None,
+        self, session: PostgresqlSession, micro_batch: int, ordinal: int, commit_ts: int
     ) -> bool:
         """Return whether a schema change of a micro-batch was made, and has this commit-ts."""
         moment("look for made ddl (PostgreSQL)")
@@ -162,7 +166,18 @@ class CopyLedger(SqlLedger[PostgresqlSession]):
             "micro_batch = %s AND ordinal = %s",
             (self._changefeed, micro_batch, ordinal),
         )
-        return bool(rows) and (commit_ts is None or int(rows[0][0]) == commit_ts)
+        return bool(rows) and int(rows[0][0]) == commit_ts
+
+    def note_begun(self, micro_batch: int, commit_ts: int) -> str:
+        """Return the statement that notes that all rows before schema changes are there."""
+        return self.note_schema_change(micro_batch, _BEGUN, commit_ts, "")
+
+    def forget_begun(self, micro_batch: int) -> str:
+        """Return the statement that removes what `note_begun` has noted."""
+        return (
+            f"DELETE FROM {self.name(SCHEMA_CHANGES)} WHERE changefeed = {self._feed} AND "
+            f"micro_batch = {micro_batch} AND ordinal = {_BEGUN}"
+        )
 
     def note_schema_change(
         self, micro_batch: int, ordinal: int, commit_ts: int, statement: str

@@ -67,29 +67,42 @@ class TranslatedChanges:
         options = self._settings.options
         session = connect(self._settings.login, read_s=options.ddl_timeout.total_seconds())
         try:
+            self._note_begun(session, plan, epoch)
             for ordinal, change in enumerate(changes):
                 self._run_one(session, (plan.micro_batch, ordinal), change, epoch, there)
         finally:
             session.close()
 
     def are_begun(self, session: PostgresqlSession, plan: Plan) -> bool:
-        """Return whether a plan's first schema change was made: its rows were all written then.
+        """Return whether a plan's schema changes were begun: its rows were all written then.
 
         Raises:
             PostgresqlRefusal, SinkUnavailable: as `PostgresqlSession.run`.
         """
         changes = plan.stretch.schema_changes
-        if not changes:
-            return False
-        return self.is_made(session, plan.micro_batch, changes[0])
+        return bool(changes) and self.is_begun(session, plan.micro_batch, changes[0])
 
-    def is_made(self, session: PostgresqlSession, micro_batch: int, first: SchemaChange) -> bool:
-        """Return whether the first schema change of a micro-batch was made.
+    def is_begun(self, session: PostgresqlSession, micro_batch: int, first: SchemaChange) -> bool:
+        """Return whether the first schema change of a micro-batch was begun, refused or made.
+
+        Whoever was refused it may have made it by hand: the rows before it, which were all written,
+        may have no place any more.
 
         Raises:
             PostgresqlRefusal, SinkUnavailable: as `PostgresqlSession.run`.
         """
-        return self._ledger.is_made(session, micro_batch, 0, first.commit_ts)
+        return self._ledger.are_begun(session, micro_batch, first.commit_ts)
+
+    def _note_begun(self, session: PostgresqlSession, plan: Plan, epoch: int) -> None:
+        moment("note begun ddl (PostgreSQL)")
+        first = plan.stretch.schema_changes[0]
+        try:
+            self._ledger.begin(session, epoch)
+            note = self._ledger.note_begun(plan.micro_batch, first.commit_ts)
+            session.run(note, "COMMIT")
+        except PostgresqlRefusal as err:
+            session.rollback()
+            raise err.as_error("noting a schema change") from err
 
     def _run_one(
         self,

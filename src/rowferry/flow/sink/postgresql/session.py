@@ -32,6 +32,7 @@ _SETTINGS: Final = (
 MOST_TABLES: Final = 16  # of one transaction
 _STAGES: Final = 2 * MOST_TABLES  # of a connection: each commit empties all of them
 _COPY_BYTES: Final = 1 << 20
+_LONGEST_MS: Final = (1 << 31) - 1  # servers take no longer time
 
 
 class PostgresqlSession:
@@ -188,7 +189,8 @@ def connect(login: PostgresqlLogin, *, read_s: float | None = None) -> Postgresq
         raise login_error(str(err), str(login)) from err
     session = PostgresqlSession(login, connection)
     try:
-        session.run(f"{_SETTINGS}; SET statement_timeout = {round(login.read_timeout_s * 1000)}")
+        most_ms = min(round(login.read_timeout_s * 1000), _LONGEST_MS)
+        session.run(f"{_SETTINGS}; SET statement_timeout = {most_ms}")
         _check(session, connection)
     except PostgresqlRefusal as err:
         session.close()

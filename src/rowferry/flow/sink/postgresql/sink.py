@@ -171,11 +171,14 @@ class PostgresqlSink(SqlSink[PostgresqlSession]):
     def discard(self, plan: Plan) -> bool:
         """Nothing can be taken back; the rows that were written will be written again."""
         moment("forget plan downstream (PostgreSQL)")
+        notes = [self._ledger.forget_delivered()]
+        if plan.stretch.schema_changes:
+            notes.append(self._ledger.forget_begun(plan.micro_batch))
         try:
             # Whoever was replaced must not take the notes of the one who writes now.
             with self._sessions.one() as session:
                 self._ledger.begin(session, self._owner.epoch)
-                session.run(self._ledger.forget_delivered(), "COMMIT")
+                session.run(*notes, "COMMIT")
         except PostgresqlRefusal as err:
             raise err.as_error("forgetting a discarded plan") from err
         return True
@@ -185,10 +188,10 @@ class PostgresqlSink(SqlSink[PostgresqlSession]):
     def _require_there(self, session: PostgresqlSession, known: Collection[TableId]) -> None:
         require_there(session, known)
 
-    def forget_above(self, session: PostgresqlSession, micro_batch: int) -> None:
-        """Forget lanes above a micro-batch, and schema changes behind the next one; commit."""
+    def forget_above(self, session: PostgresqlSession, micro_batch: int, changes: int) -> None:
+        """Forget lanes above a micro-batch, and schema changes above another; commit."""
         lanes = self._ledger.forget_delivered(above=micro_batch)
-        session.run(lanes, self._ledger.forget_changes(micro_batch + 1), "COMMIT")
+        session.run(lanes, self._ledger.forget_changes(changes), "COMMIT")
 
     def note_reached(self, session: PostgresqlSession, plan: Plan) -> None:
         """Note what is reached, forget how far lanes were before this micro-batch, and commit.

@@ -271,8 +271,9 @@ class SearchSink(LaneDefaults):
         elif change.kind in _SILENT:
             raise TargetUnfit(
                 f"{change.query!r} takes rows of table {change.table} away that the log does not "
-                "name: leave it out with filter.event-filters and delete their documents, or begin "
-                "anew with rowferry changefeed reset --snapshot"
+                "name: leave it out with filter.event-filters, reset the changefeed to its "
+                "checkpoint and delete their documents, or begin anew with rowferry changefeed "
+                "reset --snapshot"
             )
         elif old is not None and old != table:
             self._rename(change, old, delivered)

@@ -35,8 +35,8 @@ class RunsChanges(Protocol[_AskedT]):
     def are_begun(self, session: _AskedT, plan: Plan) -> bool:
         """Return whether the first one of a plan was begun. Raises as `SqlSession.ask`."""
 
-    def is_made(self, session: _AskedT, micro_batch: int, first: SchemaChange) -> bool:
-        """Return whether the first one of a micro-batch was made. Raises as `SqlSession.ask`."""
+    def is_begun(self, session: _AskedT, micro_batch: int, first: SchemaChange) -> bool:
+        """Return whether the first one of a micro-batch was begun. Raises as `SqlSession.ask`."""
 
     def run(self, plan: Plan, epoch: int, there: Collection[TableId] = ()) -> None:
         """Make those of a plan, in order; some tables must be there."""
@@ -88,11 +88,10 @@ class SqlSink(LaneDefaults, ABC, Generic[SessionT]):
         """Raise TargetLost where tables are gone to which something was delivered."""
 
     @abstractmethod
-    def forget_above(self, session: SessionT, micro_batch: int) -> None:
-        """Forget lanes above a micro-batch and commit, in a transaction that was begun.
+    def forget_above(self, session: SessionT, micro_batch: int, changes: int) -> None:
+        """Forget lanes above a micro-batch, schema changes above another, and commit.
 
-        Of schema changes, forget those behind the next one: that may have been given up when some
-        of its own were made.
+        In a transaction that was begun.
         """
 
     @abstractmethod
@@ -145,8 +144,11 @@ class SqlSink(LaneDefaults, ABC, Generic[SessionT]):
                 raise err.as_error("looking for schema changes that were begun") from err
 
     def has_changes_of(self, plan: Plan) -> bool:
-        """Return whether a plan that was given up in this one's place has made its first change."""
-        return self._is_made(plan.micro_batch, plan.stretch.schema_changes)
+        """Return whether this plan, or one that was given up in its place, has begun its changes.
+
+        One that was given up keeps only what was made: see `discard`.
+        """
+        return self._is_begun(plan.micro_batch, plan.stretch.schema_changes)
 
     def publish(
         self, plan: Plan, receipts: Sequence[Receipt], tables: Mapping[TableSlice, TableSchema]
@@ -186,14 +188,14 @@ class SqlSink(LaneDefaults, ABC, Generic[SessionT]):
         finally:
             session.close()
 
-    def _is_made(self, micro_batch: int, changes: Sequence[SchemaChange]) -> bool:
+    def _is_begun(self, micro_batch: int, changes: Sequence[SchemaChange]) -> bool:
         if not changes:
             return False
         with self._sessions.one() as session:
             try:
-                return self._changes.is_made(session, micro_batch, changes[0])
+                return self._changes.is_begun(session, micro_batch, changes[0])
             except SqlRefusal as err:
-                raise err.as_error("looking for schema changes that were made") from err
+                raise err.as_error("looking for schema changes that were begun") from err
 
     def _look(self) -> None:
         """Look once in a run whether all tables are there to which something was delivered."""
@@ -211,15 +213,19 @@ class SqlSink(LaneDefaults, ABC, Generic[SessionT]):
     def _forget_notes(self) -> None:
         """Forget once in a run what was noted of micro-batches that are not planned yet.
 
-        A changefeed that was removed and made again counts them from 1 again.
+        A changefeed that was removed and made again counts them from 1 again. Of schema changes,
+        those of the next one stay: that may have been given up when some of its own were made. Not
+        if it was published here before: then it is one of another life, or of before a reset.
         """
         if self._forgot:
             return
         moment("forget lanes of another life")
         with self._sessions.one() as session:
             try:
-                self._ledger.begin(session, self._owner.epoch)
-                self.forget_above(session, self._owner.micro_batch)
+                fence = self._ledger.begin(session, self._owner.epoch)
+                own = self._owner.micro_batch
+                is_other = not self._owner.continues and int(fence[0][2]) > own
+                self.forget_above(session, own, own if is_other else own + 1)
             except SqlRefusal as err:
                 session.rollback()
                 raise err.as_error("forgetting how far lanes have come") from err
@@ -227,7 +233,7 @@ class SqlSink(LaneDefaults, ABC, Generic[SessionT]):
 
     def _judge(self, stretch: Stretch, tables: Collection[TableSchema]) -> None:
         """Judge table versions that are met first; rows that are not written need none."""
-        if self._is_made(self._owner.micro_batch + 1, stretch.schema_changes):
+        if self._is_begun(self._owner.micro_batch + 1, stretch.schema_changes):
             return
         # A table's partitions come as slices of their own.
         fresh = list({_version(t): t for t in tables if _version(t) not in self._judged}.values())

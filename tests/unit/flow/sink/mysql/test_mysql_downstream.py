@@ -269,3 +269,15 @@ def test_who_was_replaced_takes_no_notes_away() -> None:
     sink._owner = Owner("feed", 9)
     assert sink.discard(plan) is True
     assert fence.ran == [sink._ledger.forget_delivered(), b"COMMIT"]
+
+
+def test_a_plan_that_is_given_up_leaves_only_what_it_has_made() -> None:
+    """A plan in its place has the same number and may have the same statement, but other rows."""
+    sink: Any = assemble(spec_of()).sink
+    sink._sessions, sink._owner = fence, _ = Fence(9), Owner("feed", 9)
+    assert sink.discard(Plan(7, 1, 0, Stretch((), (RENAME,), {}))) is True
+    assert fence.ran == [sink._ledger.forget_begun(7), b"COMMIT"]
+    assert b"micro_batch = 7 AND state <> 'done'" in fence.ran[0]
+    fence.ran.clear()
+    assert sink.discard(Plan(7, 1, 0, Stretch((), (), {}))) is True
+    assert fence.ran == []

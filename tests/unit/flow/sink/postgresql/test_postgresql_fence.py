@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
+import psycopg
 import pytest
 
+from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.plan import Plan, Stretch
+from rowferry.change.table import TableId
 from rowferry.errors import Fenced
 from rowferry.flow.assemble import assemble
 from rowferry.flow.sink.contract import Owner
+from rowferry.flow.sink.postgresql.session import connect
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 
@@ -50,3 +55,31 @@ def test_who_was_replaced_takes_no_notes_away() -> None:
     sink._owner = Owner("feed", 9)
     assert sink.discard(plan) is True
     assert downstream.ran == [sink._ledger.forget_delivered(), "COMMIT"]
+
+
+def test_a_plan_that_is_given_up_leaves_only_what_it_has_made() -> None:
+    """A plan in its place has the same number and may have the same statement, but other rows."""
+    source, uri = Uri.parse("range://h:1", "source"), Uri.parse("postgresql://u@h/d", "sink")
+    sink: Any = assemble(ChangefeedSpec("feed", source, uri, {})).sink
+    sink._sessions, sink._owner = downstream, _ = Downstream(9), Owner("feed", 9)
+    change = SchemaChange(5, DdlKind.TRUNCATE_TABLE, "TRUNCATE TABLE t", TableId("shop", "t"))
+    assert sink.discard(Plan(7, 1, 0, Stretch((), (change,), {}))) is True
+    assert sink._ledger.forget_begun(7) in downstream.ran
+    assert "micro_batch = 7 AND ordinal = -1" in downstream.ran[1]
+
+
+def test_a_schema_change_may_take_longer_than_a_server_can_be_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It counts milliseconds, up to 24 days, and refuses a larger number."""
+    ran: list[bytes] = []
+    server = SimpleNamespace(
+        closed=False,
+        info=SimpleNamespace(server_version=150_000, parameter_status=lambda name: "UTF8"),
+        execute=lambda statement, prepare: ran.append(statement),
+    )
+    monkeypatch.setattr(psycopg, "connect", lambda **how: server)
+    source, uri = Uri.parse("range://h:1", "source"), Uri.parse("postgresql://u@h/d", "sink")
+    sink: Any = assemble(ChangefeedSpec("feed", source, uri, {})).sink
+    connect(sink._settings.login, read_s=30 * 86400)
+    assert ran[0].endswith(b"SET statement_timeout = 2147483647")
