@@ -140,6 +140,8 @@ class Topic(JsonForm):
         lanes: partitions of one lane, as `lane_of` has it, go through one task; 0: each has its
             own way.
         batch_bytes: what every topic of the plan takes at once; 0: nobody asks.
+        attempt: another one for each run, and where a plan was taken back: what was made before may
+            never have arrived; "": the codec does not ask.
     """
 
     FORM = FormRules(
@@ -157,6 +159,7 @@ class Topic(JsonForm):
     whole: bool = False
     lanes: int = 0
     batch_bytes: int = 0
+    attempt: str = ""
 
     def lane_of(self, partition: int) -> int:
         """Return a number that decides which task sends to a partition."""

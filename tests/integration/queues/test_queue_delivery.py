@@ -18,6 +18,7 @@ from rowferry.flow.sink.contract import Owner, Packet
 from rowferry.registry import SINKS
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
+from rowferry.testing.servers.queues.redis_server import RedisServer
 
 WORDS = [b"a", b"b", b"c", b"d", b"e"]
 
@@ -33,12 +34,12 @@ def exact(request: pytest.FixtureRequest) -> Queue:
     return Queue(request.param, request.getfixturevalue(SERVERS[request.param]))
 
 
-def built(queue: Queue, topic: str, login: str = "") -> Any:
+def built(queue: Queue, topic: str, login: str = "", more: str = "", wait: str = "5s") -> Any:
     address = queue.address
     if login:
         scheme, _, rest = address.partition("://")
         address = f"{scheme}://{login}@{rest.rpartition('@')[2]}"
-    uri = Uri.parse(f"{address}/{topic}?timeout=5s", "sink")
+    uri = Uri.parse(f"{address}/{topic}?timeout={wait}{more}", "sink")
     source = Uri.parse("range://127.0.0.1:1", "source")
     made: Any = SINKS.load(queue.kind)
     return made(ChangefeedSpec("feed", source, uri), CanalJson)
@@ -73,6 +74,22 @@ def test_only_what_is_missing_is_added(exact: Queue) -> None:
     assert values(exact, topic) == [*WORDS, *WORDS[:2]]
     for one in (sink, other):
         one.close()
+
+
+def test_what_replicas_lack_does_not_count_when_it_comes_again(redis_server: RedisServer) -> None:
+    """The server has it by then, and a failover would lose it."""
+    queue, topic = Queue("redis", redis_server), f"delivery-{uuid4().hex}"
+    opened(queue, topic).close()
+    for attempt in (WORDS[:3], WORDS[:3], WORDS):
+        sink = built(queue, topic, more="&wait-replicas=1", wait="1s")
+        with pytest.raises(SinkUnavailable, match="0 replicas have what was sent"):
+            sink.deliver(packets(topic, attempt))
+        sink.close()
+    assert values(queue, topic) == WORDS
+    other = built(queue, topic)
+    other.deliver(packets(topic, WORDS))
+    assert values(queue, topic) == WORDS
+    other.close()
 
 
 @pytest.mark.parametrize("lineage", ["token.0", ""])  # "": rows of a snapshot

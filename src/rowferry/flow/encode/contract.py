@@ -61,6 +61,7 @@ class CodecTraits:
         large_rows: how it tells of rows that are too large; None: it has no such messages.
         kinds: what column types may be for it to have a form; a table with another one is refused.
         binary_keys: messages' keys are no text.
+        remembers: what it makes of a row depends on what was made before, of which all arrives.
     """
 
     file_suffix: str
@@ -73,6 +74,7 @@ class CodecTraits:
     large_rows: LargeRows | None = None
     kinds: frozenset[Kind] = COMMON_KINDS
     binary_keys: bool = False
+    remembers: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,14 @@ def test_a_definition_is_sent_again_when_a_plan_is_carried_out_again() -> None:
     assert sent(one, rows(), 6) == [ROW]
 
 
+def test_a_definition_is_sent_again_when_a_plan_was_made_anew() -> None:
+    """Nothing of the one in whose place it is may have arrived, and it is a later one."""
+    one, before, since = codec(), *(replace(TOPIC, attempt=a) for a in ("a", "b"))
+    assert sent(one, rows(2), 5, before) == [*EVERYWHERE, ROW, ROW]
+    assert sent(one, rows(2), 6, since) == [*EVERYWHERE, ROW, ROW]
+    assert sent(one, rows(), 7, since) == [ROW]
+
+
 @pytest.mark.parametrize("lineage", ["1.0.run", ""])
 def test_where_repeats_are_known_whoever_carries_a_plan_out_sends_the_same(lineage: str) -> None:
     """A queue that counts leaves out as many messages of a repeat as it has; over HTTP, those with

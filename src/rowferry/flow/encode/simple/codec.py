@@ -98,6 +98,7 @@ class Simple(MessageCodec):
         can_omit_columns=True,
         body=TextBody("application/x-ndjson", b"", b"\n", b"\n"),
         large_rows=LargeRows(),
+        remembers=True,
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (CODEC, BOOTSTRAP, LargeMessageOptions.TABLE)
 
@@ -183,6 +184,7 @@ class Simple(MessageCodec):
         if (
             sent is not None
             and sent.table is table
+            and sent.attempt == topic.attempt
             and planned_at_ms - sent.at_ms < self._interval_ms
             and sent.rows < self._most
             # Else a plan is carried out again, of whose first run nothing may have arrived.
@@ -191,7 +193,7 @@ class Simple(MessageCodec):
             sent.rows += len(rows)
             sent.last = last
             return False
-        self._sent[key] = _Sent(table, planned_at_ms, len(rows), last)
+        self._sent[key] = _Sent(table, topic.attempt, planned_at_ms, len(rows), last)
         return True
 
     def _begins_here(self, rows: Rows, planned_at_ms: int, topic: Topic) -> bool:
@@ -308,10 +310,13 @@ class _Sent:
     The place is the plan's `planned_at_ms` and the row's `seq`.
     """
 
-    __slots__ = ("at_ms", "last", "rows", "table")
+    __slots__ = ("at_ms", "attempt", "last", "rows", "table")
 
-    def __init__(self, table: TableSchema, at_ms: int, rows: int, last: tuple[int, int]) -> None:
-        self.table, self.at_ms, self.rows, self.last = table, at_ms, rows, last
+    def __init__(
+        self, table: TableSchema, attempt: str, at_ms: int, rows: int, last: tuple[int, int]
+    ) -> None:
+        self.table, self.attempt = table, attempt
+        self.at_ms, self.rows, self.last = at_ms, rows, last
 
 
 def _single(value: bytes) -> Encoded:

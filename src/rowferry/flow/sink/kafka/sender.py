@@ -21,6 +21,10 @@ from rowferry.moment import moment
 _BATCH_BYTES: Final = 1_000_000
 _QUEUED_MESSAGES: Final = 400_000
 _QUEUED_BYTES: Final = 64 << 20
+# A message's time runs while it is queued, so that no more may wait than goes out in a part of it:
+# as many bytes as went out lately, but at least so many.
+_LEAST_QUEUED: Final = 2 << 20
+_LATELY_S: Final = 5.0
 _PROPAGATION_MS: Final = 3000
 _CHUNK: Final = 10_000  # messages handed to the library at once
 _REPORTS_S: Final = 5.0  # how long reports of failed messages may come behind a fatal error
@@ -70,6 +74,8 @@ class Sender:
         self._fatal: KafkaError | None = None
         self._queued: deque[tuple[int, int]] = deque()  # messages and bytes of each chunk
         self._messages, self._bytes = 0, 0
+        self._gone: deque[tuple[float, int]] = deque()  # when how many bytes went out lately
+        self._lately = 0
         with options_checked():
             self._producer = confluent_kafka.Producer(
                 {
@@ -105,8 +111,9 @@ class Sender:
             pairs = zip(messages.keys.to_pylist(), values, strict=True)
             batch = [{"key": k, "value": v} for k, v in pairs]
         size = messages.nbytes
-        for start in range(0, len(batch), _CHUNK):
-            chunk = batch[start : start + _CHUNK]
+        most = min(max(_LEAST_QUEUED * len(batch) // max(size, 1), 1), _CHUNK)
+        for start in range(0, len(batch), most):
+            chunk = batch[start : start + most]
             self._make_room()
             with self._served():
                 taken = self._producer.produce_batch(
@@ -131,7 +138,8 @@ class Sender:
             SinkUnavailable, SinkUnwritable, MessageTooLarge: some message failed.
         """
         moment("flush producer")
-        end = time.monotonic() + delivery_ms(self._settings) / 1000 + 5
+        began = time.monotonic()
+        end = began + delivery_ms(self._settings) / 1000 + 5
         left = 1
         while left:
             with self._served():
@@ -143,6 +151,8 @@ class Sender:
                 )
         self._raise_failure()
         self._troubles.forget()
+        took = max(time.monotonic() - began, _LATELY_S)
+        self._went_out(int(self._bytes * _LATELY_S / took))
         self._queued.clear()
         self._messages = self._bytes = 0
         moment("producer flushed")
@@ -156,15 +166,25 @@ class Sender:
 
     def _make_room(self) -> None:
         while True:
-            waiting = len(self._producer)
+            waiting, before = len(self._producer), self._bytes
             while self._queued and self._messages - self._queued[0][0] >= waiting:
                 messages, size = self._queued.popleft()
                 self._messages -= messages
                 self._bytes -= size
-            if waiting < _QUEUED_MESSAGES and self._bytes < _QUEUED_BYTES:
+            self._went_out(before - self._bytes)
+            most = min(max(self._lately, _LEAST_QUEUED), _QUEUED_BYTES)
+            if waiting < _QUEUED_MESSAGES and self._bytes < most:
                 return
             self._serve(0.01)
             self._raise_failure()
+
+    def _went_out(self, size: int) -> None:
+        now = time.monotonic()
+        if size:
+            self._gone.append((now, size))
+            self._lately += size
+        while self._gone and self._gone[0][0] < now - _LATELY_S:
+            self._lately -= self._gone.popleft()[1]
 
     def _note(self, error: KafkaError | None, message: Any) -> None:
         """Keep a failure; only failures are reported.

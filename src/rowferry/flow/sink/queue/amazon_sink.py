@@ -25,6 +25,8 @@ class AmazonSink(ServiceSink, Generic[OptionsT]):
         LEAD: what stands before the name of an action.
     """
 
+    # Message groups are names, and partitions are hash keys, which stay where shards are merged.
+    loses_partitions: ClassVar[bool] = True
     OPTIONS: type[OptionsT]
     HOST: ClassVar[str]
     LEAD: ClassVar[str]

@@ -90,9 +90,9 @@ end
 if most > 0 then
   redis.call('XTRIM', stream, 'MAXLEN', '~', most)
 end
-if place > stored then
-  redis.call('HSET', note, 'epoch:' .. writer, epoch, 'at:' .. writer, run .. ' ' .. place)
-end
+-- Also where nothing was missing: replicas can be waited for only behind a write.
+local far = math.max(place, stored)
+redis.call('HSET', note, 'epoch:' .. writer, epoch, 'at:' .. writer, run .. ' ' .. far)
 return place
 """
 
@@ -243,7 +243,12 @@ class RedisStreams:
     # --- messages --------------------------------------------------------------------------------
 
     def stored(self, lane: LaneName) -> int:
-        """Return how many of a lane's messages are there."""
+        """Return how many of a lane's messages are there; 0 where replicas may lack some of them.
+
+        Those go to the script again, which adds nothing twice, and replicas are waited for again.
+        """
+        if self._options.wait_replicas:
+            return 0
         name = _note(_stream(lane.topic, lane.partition))
         moment("ask how far a stream is")
         with self._translated("asking for a stream"):
@@ -263,7 +268,8 @@ class RedisStreams:
         steps: Any = self._client.pipeline(transaction=False)
         self._script(keys=[name, _note(name)], args=arguments, client=steps)
         if replicas:
-            steps.execute_command("WAIT", replicas, round(wait * 1000))
+            # The server's answer must come before we give up: it says what is wrong.
+            steps.execute_command("WAIT", replicas, max(round(wait * 500), 1))
         moment("add to a stream")
         with self._translated(f"sending to {lane.topic} partition {lane.partition}"):
             answers = steps.execute()

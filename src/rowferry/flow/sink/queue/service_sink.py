@@ -230,7 +230,8 @@ class ServiceSink(LineageSink):
             counts = self._partition_counts(used)
         except RowferryError:
             return set()  # what failed first says more
-        return {name for name, count in used.items() if counts.get(name, 0) < count}
+        least = {name: 1 if self.loses_partitions else count for name, count in used.items()}
+        return {name for name, count in least.items() if counts.get(name, 0) < count}
 
 
 class _Lane:

@@ -5,10 +5,12 @@ A queue of its own kind says how topics are asked for and made, and how messages
 
 from __future__ import annotations
 
+import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, ClassVar, Final, Protocol
 
 from rowferry.change.chunk import SchemaChange, Watermark
@@ -67,8 +69,15 @@ class AskedTopics(Protocol):
 
 
 class TopicSink(ABC):
-    """Messages in topics; the partition of each row is the dispatch rules' answer."""
+    """Messages in topics; the partition of each row is the dispatch rules' answer.
 
+    Attributes:
+        loses_partitions: a topic may be counted as fewer partitions than it once was, and still
+            takes messages for all of them, in order: they are names that the queue maps to what
+            it has.
+    """
+
+    loses_partitions: ClassVar[bool] = False
     flush_interval_s: ClassVar[float] = 0.05
     whole_transactions: ClassVar[bool] = False
     separates_partitions: ClassVar[bool] = False
@@ -109,6 +118,7 @@ class TopicSink(ABC):
         self._state: dict[str, Any] | None = None  # of the last published plan
         self._is_old = False  # the state tells partitions, and not yet what was delivered
         self._looked_at = 0.0
+        self._attempt = ""
         self._foreseen: tuple[str, ...] = ()  # topics of the tables at creation
 
     # --- what each queue has of its own ----------------------------------------------------------
@@ -216,6 +226,7 @@ class TopicSink(ABC):
             TargetLost: a topic that got something is gone, or was made again.
         """
         self._topics, self._owners, self._ids = {}, {}, {}
+        self._attempt = secrets.token_hex(4)
         stored = (state or {}).get("topics", {})
         counts = self._partition_counts({**stored, **dict.fromkeys(self._rules.static_topics())})
         self._state = state
@@ -247,7 +258,7 @@ class TopicSink(ABC):
             self._own(name, tables[one].id)
         outputs = tuple(
             Output(
-                segment.ordinal, place, self._target(self._topics[names[one]], stretch).to_json()
+                segment.ordinal, place, self._recorded(self._topics[names[one]], stretch).to_json()
             )
             for segment in stretch.segments
             for place, one in enumerate(segment.slices)
@@ -281,9 +292,16 @@ class TopicSink(ABC):
 
     def discard(self, plan: Plan) -> bool:
         """What was sent stays; it will be sent again, in order."""
+        self._attempt = secrets.token_hex(4)
         return True
 
     # --- pieces ----------------------------------------------------------------------------------
+
+    def _recorded(self, topic: Topic, stretch: Stretch) -> Topic:
+        target = self._target(topic, stretch)
+        if target.lineage or not self._codec.TRAITS.remembers:
+            return target
+        return replace(target, attempt=self._attempt)
 
     def _take_over(self, state: dict[str, Any]) -> None:
         """Know the topics of a plan that another process has allocated.
@@ -333,7 +351,7 @@ class TopicSink(ABC):
                     f"`auto-create-topic` is false, and {name} not found; create it, or allow it"
                 )
             return asked or DEFAULT_PARTITIONS
-        if asked and asked > there:
+        if asked and asked > there and not self.loses_partitions:
             raise TopicRefused(
                 f"the number of partition ({asked}) specified in sink-uri is more than that of "
                 f"actual topic ({there}): {name}; lower partition-num, or add partitions"
@@ -370,12 +388,12 @@ class TopicSink(ABC):
         """Return how many partitions of a topic stay in use; None: it is another topic now.
 
         Raises:
-            TargetLost: it is gone, or has fewer of them: topics never lose any.
+            TargetLost: it is gone, or has fewer of them, and topics here never lose any.
         """
         known = name in self._delivered.known
         if known and name not in counts:
             raise gone(name, self._at)
-        if stored <= counts.get(name, stored):
+        if self.loses_partitions or stored <= counts.get(name, stored):
             return stored
         if known or self._is_old:
             raise TargetLost(
@@ -404,7 +422,7 @@ class TopicSink(ABC):
             self._asked().create(missing)
             counts = self._partition_counts(used)  # others may have made them meanwhile
         for name, count in used.items():
-            if count > counts.get(name, count):
+            if count > counts.get(name, count) and not self.loses_partitions:
                 raise TopicRefused(
                     f"topic {name} has {counts[name]} partitions, and this changefeed writes to "
                     f"{count}; add the missing ones"

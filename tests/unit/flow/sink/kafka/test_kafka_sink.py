@@ -159,6 +159,26 @@ def test_where_schema_changes_go(broker: FakeBroker, query: str, expected: list[
     assert [(t, p) for t, p, _ in broker.sent] == [("fallback", p) for p in expected]
 
 
+def test_a_plan_that_is_made_anew_is_another_attempt(broker: FakeBroker) -> None:
+    """By that a codec knows that what it has sent before may never have arrived."""
+
+    def attempt(plan: Plan) -> str:
+        (output,) = plan.outputs
+        return Topic.from_json(output.target).attempt
+
+    kafka = kafka_of("protocol=simple")
+    kafka.open(ME, None)
+    first, second = (plan_of(kafka, table("t")) for _ in range(2))
+    assert attempt(first) == attempt(second) != ""
+    kafka.discard(second)
+    anew = attempt(plan_of(kafka, table("t")))
+    kafka.open(ME, None)
+    assert len({attempt(first), anew, attempt(plan_of(kafka, table("t")))}) == 3
+    other = kafka_of()  # a codec that does not ask
+    other.open(ME, None)
+    assert attempt(plan_of(other, table("t"))) == ""
+
+
 def test_a_statement_that_changes_two_tables_is_sent_once(broker: FakeBroker) -> None:
     """A consumer would exchange partitions twice, and so not at all."""
     text, kind = "ALTER TABLE t EXCHANGE PARTITION p WITH TABLE u", DdlKind.EXCHANGE_PARTITION

@@ -10,9 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from nats.js.errors import ServiceUnavailableError
 
+from rowferry.change.plan import Stretch
+from rowferry.change.table import TableId
 from rowferry.errors import (
     BadUri,
     MessageTooLarge,
@@ -23,8 +26,11 @@ from rowferry.errors import (
     TopicRefused,
 )
 from rowferry.flow.encode.canal_json.codec import CanalJson
+from rowferry.flow.encode.contract import Encoded
+from rowferry.flow.sink.contract import Owner, Packet
 from rowferry.flow.sink.queue import service_sink, sqs
 from rowferry.flow.sink.queue.amazon import AmazonError
+from rowferry.flow.sink.queue.delivered import DeliveredTopics
 from rowferry.flow.sink.queue.jetstream import JetStreams, NatsOptions
 from rowferry.flow.sink.queue.kinesis import KinesisOptions, KinesisStreams
 from rowferry.flow.sink.queue.rabbitmq import RabbitMqOptions, RabbitQueues
@@ -134,6 +140,69 @@ def test_kinesis_puts_again_from_the_first_that_is_missing() -> None:
     assert again[1]["PartitionKey"].startswith(f"{ids[2]}~")
     assert again[1] == {**first[2], "PartitionKey": again[1]["PartitionKey"]}
     assert {int(r["ExplicitHashKey"]) for r in first} == {1 << 126}
+
+
+class _Shards:
+    """Stands for Kinesis with a stream whose shards are split and merged."""
+
+    at = "http://127.0.0.1:1"
+    wait_s = 1.0
+
+    def __init__(self, shards: int) -> None:
+        self.shards = shards
+        self.throttles = False
+        self.hash_keys: list[str] = []  # of the records that came
+
+    def call(self, action: str, content: dict[str, Any]) -> Any:
+        if action == "PutRecords":
+            if self.throttles:
+                raise AmazonError(500, "InternalFailure", "later")
+            self.hash_keys += [record["ExplicitHashKey"] for record in content["Records"]]
+            return {"Records": [{} for _ in content["Records"]]}
+        facts = {"OpenShardCount": self.shards, "StreamCreationTimestamp": 7}
+        return {"StreamDescriptionSummary": facts}
+
+    def until_stored(self, attempt: Callable[[], str], doing: str) -> None:
+        if why := attempt():
+            raise SinkUnavailable(why)
+
+    def error(self, err: AmazonError, doing: str) -> RowferryError:
+        return SinkUnavailable(str(err))
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_stream_whose_shards_are_merged_is_no_other_stream() -> None:
+    """Its hash keys are where they were: rows of a key stay in one shard, in their order."""
+
+    def built(more: str = "") -> Any:
+        sink = _built(f"kinesis://eu-central-1/orders?{KEYS}{more}", CODECS.load("canal-json"))
+        sink._connect = lambda: KinesisStreams(service, sink._options)
+        return sink
+
+    def hash_keys(sink: Any) -> set[str]:
+        (topic,) = sink._topics.values()
+        service.hash_keys.clear()
+        said = Encoded(pa.array([b"a"], pa.large_binary()))
+        sink.deliver(Packet(0, n, topic, n, said, 1, 1) for n in range(topic.partitions))
+        return set(service.hash_keys)
+
+    service: Any = _Shards(4)
+    sink = built()
+    sink.open(Owner("feed", 1), None)
+    before = hash_keys(sink)
+    _, state = sink.allocate(Stretch((), (), {}), {})
+    known = DeliveredTopics("Kinesis", "", ["orders"])
+    state["delivered"] = known.foresee({"orders": "7"}, {"orders": [TableId("d", "t")]}, ())
+    service.shards = 2  # on demand, by a schedule, or by an operator
+    sink = built()
+    sink.open(Owner("feed", 2), state)
+    assert hash_keys(sink) == before and len(before) == 4
+    service.throttles = True
+    with pytest.raises(SinkUnavailable, match="later"):
+        hash_keys(sink)
+    built("&partition-num=4").probe(Owner("feed", 3))
 
 
 class _KilledError(Exception):
