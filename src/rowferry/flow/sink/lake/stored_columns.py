@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
+from uuid import NAMESPACE_OID, uuid5
 
 import pyarrow as pa
 
@@ -197,12 +198,17 @@ def lake_kind(kind: pa.DataType) -> str:
 
 
 def evolve(
-    old: StoredColumns | None, table: TableSchema, lake: LakeColumns, mapped: bool = False
+    old: StoredColumns | None,
+    table: TableSchema,
+    lake: LakeColumns,
+    mapped: bool = False,
+    emptied: StoredColumns | None = None,
 ) -> Evolution:
     """Return the columns that a table's version has in the lake, after those that it had.
 
     Columns keep their names in data files: a renamed one is the same, and one that was dropped and
-    added again is another. `mapped`: columns have numbers from the beginning.
+    added again is another. `mapped`: columns have numbers from the beginning. `emptied`: those of a
+    table that begins anew; what its history says of their numbers stays true.
 
     Raises:
         SchemaChangeRefused: old rows cannot be made to fit; the text has the choices.
@@ -210,11 +216,12 @@ def evolve(
     wanted = _wanted(table, lake)
     if old is None:
         strange = any(set(f.name) & _NOT_PLAIN for f in wanted)
+        ids, last = _fresh_ids(wanted, emptied)
         fields = [
             replace(f, id=i, physical=f"col-{i}" if strange and f.source else f.name)
-            for i, f in enumerate(wanted, 1)
+            for i, f in zip(ids, wanted, strict=True)
         ]
-        return Evolution(_settled(fields, mapped or strange, len(fields)))
+        return Evolution(_settled(fields, mapped or strange, last))
     matched = _matched(old, wanted)
     gone = {f.physical for f in old.fields} - {m.physical for m in matched if m}
     renamed = any(m and m.name != w.name for m, w in zip(matched, wanted, strict=True))
@@ -226,7 +233,7 @@ def evolve(
     for match, want in zip(matched, wanted, strict=True):
         if match is None:
             max_id += 1
-            physical = f"col-{max_id}" if mapped else want.name
+            physical = _new_physical(max_id) if mapped else want.name
             fields.append(replace(want, physical=physical, id=max_id))
             column = table.column(want.name)
             if _fills(column, table):
@@ -240,6 +247,29 @@ def evolve(
             _require_values(match, want, table)
         fields.append(replace(want, physical=match.physical, id=known[match.physical]))
     return Evolution(_settled(fields, mapped, max_id), tuple(filled), tuple(casts))
+
+
+def _fresh_ids(
+    wanted: Sequence[StoredField], emptied: StoredColumns | None
+) -> tuple[list[int], int]:
+    """Return the numbers of a new table's columns, and the highest one that any ever had."""
+    known = {(f.name, f.kind): f.id for f in emptied.fields} if emptied is not None else {}
+    last = emptied.max_id if emptied is not None else 0
+    ids = []
+    for field in wanted:
+        number = known.get((field.name, field.kind), 0)
+        if not number:
+            last = number = last + 1
+        ids.append(number)
+    return ids, last
+
+
+def _new_physical(number: int) -> str:
+    """Return the name in data files of a column that was added.
+
+    Names of the source stand there, too, also of columns that were dropped: no source has this one.
+    """
+    return f"col-{uuid5(NAMESPACE_OID, str(number))}"
 
 
 def _settled(fields: Sequence[StoredField], mapped: bool, max_id: int) -> StoredColumns:

@@ -434,6 +434,42 @@ def test_a_checkpoint_of_others_says_more_of_a_file(tmp_path: Path) -> None:
     assert [r["note"] for r in ordered(lake.rows(), ["id"])] == ["b", "a", "a"]
 
 
+def test_bounds_of_files_that_others_wrote_are_tight_no_more(tmp_path: Path) -> None:
+    """Spark says that they are, and takes the most of a column from them while they are."""
+    number = SqlType("decimal", length=30, scale=10)
+    schema = table(("id", SqlType("bigint")), ("tightBounds", number), ("note", SqlType("text")))
+    lake = Lake(tmp_path)
+    lake.open()
+    rows = [
+        {"id": n, "tightBounds": f"{n}.0000000001", "note": '"tightBounds":true'} for n in (1, 2)
+    ]
+    lake.step(schema, [(Op.INSERT, None, row) for row in rows])
+    log = tmp_path / "shop/orders/_delta_log"
+    (add,) = [
+        a
+        for line in (log / f"{0:020d}.json").read_text().splitlines()
+        if (a := json.loads(line).get("add"))
+    ]
+    exact = '"maxValues":{"tightBounds":12345678901234567890.0000000001,'
+    tight = add["stats"].replace('"maxValues": {', exact)[:-1] + ',"tightBounds":true}'
+    theirs = {**add, "path": "theirs.parquet", "stats": tight}
+    (tmp_path / "shop/orders" / add["path"]).rename(tmp_path / "shop/orders/theirs.parquet")
+    gone = {"path": add["path"], "dataChange": False, "deletionTimestamp": 1}
+    merged = [{"remove": gone}, {"add": {**theirs, "dataChange": False}}]
+    (log / f"{1:020d}.json").write_text("\n".join(map(json.dumps, merged)))
+    lake.step(schema, [(Op.DELETE, rows[1], None)])
+    lines = (log / f"{2:020d}.json").read_text().splitlines()
+    (add,) = [a for line in lines if (a := json.loads(line).get("add"))]
+    assert json.loads(add["stats"])["tightBounds"] is False
+    assert add["stats"] == tight.replace('":true}', '": false}')
+    # Of a file of ours nothing was said, and a column may be called so.
+    lake.step(schema, [(Op.INSERT, None, row | {"id": row["id"] + 5}) for row in rows])
+    lake.step(schema, [(Op.DELETE, rows[0] | {"id": 6}, None)])
+    lines = (log / f"{4:020d}.json").read_text().splitlines()
+    (add,) = [a for line in lines if (a := json.loads(line).get("add"))]
+    assert json.loads(add["stats"])["tightBounds"] is False
+
+
 @pytest.mark.parametrize("name", ["hash#", "question?", "per%cent", "sla/sh", "日本", "a b", "a@b"])
 def test_readers_find_tables_of_every_name(tmp_path: Path, name: str) -> None:
     """A place is a path to some readers and a URI to others, which decode it at times."""

@@ -87,6 +87,27 @@ def test_old_rows_of_a_changelog_have_the_names_of_their_columns(
     ]
 
 
+def test_columns_that_are_called_as_those_in_data_files(kind: type[Lake], tmp_path: Path) -> None:
+    """A column that is added does not take their values up, though it gets their number."""
+    text = SqlType("varchar", length=60)
+    dropped = table(("id", SqlType("bigint")), ("col-3", text))
+    stays = table(("id", SqlType("bigint")), ("a", text), ("col-4", text))
+    for place, first in (("dropped", dropped), ("stays", stays)):
+        (tmp_path / place).mkdir()
+        lake = kind(tmp_path / place)
+        lake.open()
+        names = [c.name for c in first.columns]
+        lake.step(first, [(Op.INSERT, None, {n: n for n in names} | {"id": 1})])
+        second = with_columns(first, ID, *first.columns[2:])
+        lake.step(first, changes=[lake.change(DROP, second)])
+        third = with_columns(second, *second.columns, Column(9, "b", text))
+        lake.step(second, changes=[lake.change(ADD, third)])
+        kept = {n: n for n in names[2:]}
+        assert lake.rows() == [{"id": 1, **kept, "b": None}]
+        lake.step(third, [(Op.INSERT, None, {"id": 2, **kept, "b": "b"})])
+        assert [r["b"] for r in ordered(lake.rows(), ["id"])] == [None, "b"]
+
+
 def test_older_rows_get_the_default_of_a_new_column(lake: Lake) -> None:
     second = with_columns(PLAIN, ID, NOTE, Column(3, "state", SqlType("int"), filled=7, default=7))
     third = with_columns(second, *second.columns, Column(4, "n", SqlType("int"), nullable=False))

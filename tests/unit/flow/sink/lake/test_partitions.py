@@ -260,6 +260,43 @@ def test_ddl_of_the_column(kind: type[Lake], tmp_path: Path) -> None:
     assert names(lake) == ("region",)
 
 
+@pytest.mark.parametrize("resets", [False, True], ids=["create", "reset"])
+def test_no_column_of_a_table_that_begins_anew_has_the_number_of_another(
+    resets: bool, tmp_path: Path
+) -> None:
+    """Readers take older partition specs, and bounds in older manifests, with the new schema."""
+    lake = laid_out(IcebergLake, tmp_path, "day(at)")
+    kinds = {c.name: c.type for c in SALES.columns}
+    first = table(*((name, kinds[name]) for name in ("id", "at", "note")))
+    lake.open()
+    row = {"id": 1, "at": "2024-02-29 00:00:00", "note": "n" * 8}
+    lake.step(first, [(Op.INSERT, None, row)])
+    # One column moves, one has another type, one is new.
+    kinds["at"] = SqlType("date")
+    second = table(*((name, kinds[name]) for name in ("id", "note", "region", "at")), version=200)
+    if resets:
+        lake.micro_batch = 0
+        lake.open(continues=False)
+    else:
+        lake.step(first, changes=[replace(lake.change(DdlKind.DROP_TABLE, None), table=first.id)])
+        lake.step(first, changes=[lake.change(DdlKind.CREATE_TABLE, second)])
+    new = {"id": 2, "note": "x", "region": "north", "at": "2024-03-01"}
+    lake.step(second, [(Op.INSERT, None, new)])
+    assert lake.rows() == [{**new, "at": dt.date(2024, 3, 1)}]
+    metadata = lake.iceberg().metadata
+    numbers = {(f.field_id, f.name, f.field_type) for s in metadata.schemas for f in s.fields}
+    assert sorted((number, name) for number, name, _ in numbers) == [
+        (1, "id"),
+        (2, "at"),
+        (3, "note"),
+        (4, "region"),
+        (5, "at"),
+    ]
+    assert len(metadata.partition_specs) == 2
+    for spec in metadata.partition_specs:
+        spec.check_compatible(metadata.schema(), allow_missing_fields=True)
+
+
 def test_what_cannot_be_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     masks = {
         "transform": {"masks": [{"matcher": ["shop.*"], "columns": ["reg*"], "action": "null"}]}

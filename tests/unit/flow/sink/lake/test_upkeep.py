@@ -80,6 +80,22 @@ def test_status_optimize_orphans_and_expire(lake: Lake) -> None:
     assert ordered(lake.rows(), ["id"]) == model.expected()
 
 
+def test_what_was_replaced_more_than_a_week_ago_is_found_behind_a_checkpoint(
+    tmp_path: Path,
+) -> None:
+    lake = Lake(tmp_path, "&checkpoint-interval=1")
+    lake.open()
+    now, row = int(time.time() * 1000), {"id": 1, "note": "a"}
+    contents = [[(Op.INSERT, None, row)], [(Op.DELETE, row, None)], [(Op.INSERT, None, row)]]
+    for days, content in zip((13, 12, 0), contents, strict=True):
+        plan = replace(lake.plan(PLAIN), planned_at_ms=now - days * 86_400_000)
+        lake.publish(plan, PLAIN, lake.write(plan, PLAIN, [content]))
+    assert len(list(tmp_path.glob("shop/orders/_delta_log/*.checkpoint.parquet"))) == 2
+    (old, found) = told("expire", lake.uri).splitlines()
+    assert found == "1 lake file" and old.startswith("shop/orders/part-")
+    assert (tmp_path / old).is_file() and str(tmp_path / old) not in lake.data_files()
+
+
 def test_a_feed_goes_on_after_files_were_merged_under_it(lake: Lake) -> None:
     model = Model(PLAIN, 12)
     for _ in range(3):

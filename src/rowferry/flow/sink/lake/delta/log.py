@@ -25,7 +25,9 @@ _COMMIT: Final = re.compile(r"[0-9]{20}\.json")
 ROW_COMMITS: Final = ("MERGE", "WRITE")  # operations by which rows come in, by mode
 _MOST_LOOKS: Final = 2000  # commits that are looked at for one question
 _LAST: Final = "_last_checkpoint"
-_TOMBSTONE_MS: Final = 7 * 86_400_000  # readers of older versions may need a removed file so long
+# Readers of older versions may need a removed file for a week, and `lake expire`, whose default it
+# is, finds it here for one more.
+_TOMBSTONE_MS: Final = 14 * 86_400_000
 # What we know to read and keep; a table that needs more is not touched.
 READER_FEATURES: Final = frozenset({"columnMapping", "deletionVectors", "timestampNtz"})
 WRITER_FEATURES: Final = READER_FEATURES | {"appendOnly", "invariants"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from hashlib import blake2b
 from typing import Any, Final
@@ -56,6 +58,7 @@ from rowferry.flow.sink.storage.files import Files
 from rowferry.moment import moment
 
 _TRIES: Final = 50
+_TIGHT: Final = re.compile(r'"tightBounds"\s*:\s*true')  # no column of ours holds truth values
 
 
 class DeltaTarget:
@@ -289,9 +292,8 @@ class DeltaTarget:
         self._files.create(f"{self.directory}/{made.name}", made.content)
         for path, descriptor in zip(gone, made.descriptors, strict=True):
             add = adds[path]
-            stats = add.get("stats")
-            if stats and '"tightBounds"' not in stats:
-                add = {**add, "stats": stats[:-1] + ', "tightBounds": false}'}
+            if stats := add.get("stats"):
+                add = {**add, "stats": _wide(stats)}
             adds[path] = {**add, "deletionVector": descriptor}
             self._vectors[path] = (descriptor, gone[path])
 
@@ -489,6 +491,16 @@ class DeltaTarget:
         mode = "changelog" if self._lake.changelog else "upsert"
         name = str(table_at(self.directory))
         return metadata_actions(state, note, columns, table, TableShape(name, mode, layout), fresh)
+
+
+def _wide(stats: str) -> str:
+    """Return statistics with bounds that need not be those of the rows that are left.
+
+    Others say of their files that bounds are tight. Numbers stay as they are written.
+    """
+    if "tightBounds" in json.loads(stats):
+        return _TIGHT.sub('"tightBounds": false', stats)
+    return stats[:-1] + ', "tightBounds": false}'
 
 
 def _records(add: Action) -> int:

@@ -139,8 +139,18 @@ class IcebergTarget:
             )
 
     def _next_columns(self, state: IcebergState, table: TableSchema, application: str) -> Evolution:
-        known = state.exists and is_known(state.notes, application)
-        return evolve(state.columns if known else None, table, self._lake, mapped=True)
+        return self._evolution(state, table, fresh=not is_known(state.notes, application))
+
+    def _evolution(self, state: IcebergState, table: TableSchema, fresh: bool) -> Evolution:
+        """Return the next columns; `fresh`: as if the table were new.
+
+        Also then no column gets the number of another one: readers take older partition specs,
+        schemas and bounds with it.
+        """
+        columns = state.columns
+        if fresh:
+            return evolve(None, table, self._lake, mapped=True, emptied=columns)
+        return evolve(columns, table, self._lake, mapped=True)
 
     def root(self, fresh: str) -> str:
         """Return where data files go: below the table's location, wherever its name leads."""
@@ -245,7 +255,7 @@ class IcebergTarget:
                 require_delivered(state.notes, note, self.shown)
             noted = state.notes.get(note.schema_name, -1) >= change.commit_ts
             fresh = not is_known(state.notes, note.application) or (anew and not noted)
-            evolution = evolve(None if fresh else state.columns, table, self._lake, mapped=True)
+            evolution = self._evolution(state, table, fresh)
             self._require_layout(state, table, evolution.columns, fresh)
             if noted and state.columns == evolution.columns and DROPPED not in state.properties:
                 return None
