@@ -166,9 +166,40 @@ def test_a_text_in_a_key() -> None:
     index = Index(1, "PRIMARY", ("a", "b"), True, True)
     table = TableSchema(TableId("d", "t"), 0, 0, columns, (index,))
     assert create_statement(table) == (
-        "CREATE TABLE `d`.`t` (`a` varchar(255) NOT NULL, `b` text NOT NULL, "
-        "PRIMARY KEY (`a`, `b`(255)))"
+        "CREATE TABLE `d`.`t` (`a` varchar(255) COLLATE utf8mb4_bin NOT NULL, "
+        "`b` text COLLATE utf8mb4_bin NOT NULL, PRIMARY KEY (`a`, `b`(255)))"
     )
+
+
+@pytest.mark.parametrize(
+    ("there", "collation"),
+    [
+        ([("utf8mb4_nopad_bin",)], "utf8mb4_nopad_bin"),
+        ([("utf8mb4_0900_bin",)], "utf8mb4_0900_bin"),
+        ([], "utf8mb4_bin"),
+    ],
+)
+def test_keys_that_the_source_tells_apart_stay_apart(
+    there: list[tuple[str]], collation: str
+) -> None:
+    """Nothing tells the source's collation, and to the database's own `a` and `A` may be one."""
+
+    class Asked(Database):
+        def execute(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+            if "information_schema.collations" in sql:
+                return list(there)
+            return super().execute(sql, values)
+
+    columns = (Column(1, "id", SqlType("varchar", length=9), nullable=False), COLUMNS[1])
+    texts = replace(TABLE, columns=columns)
+    database = Asked([])
+    rows = [
+        ArrivedRow(texts, Op.INSERT, 1, None, {"id": key, "v%": "x"}, Where("t[0]", 7))
+        for key in ("a", "A", "a ")
+    ]
+    made, put_in = applied(*rows, database=database)[:2]
+    assert f"(`id` varchar(9) COLLATE {collation} NOT NULL, `v%` longtext NULL" in made[0]
+    assert [key for key, _ in put_in[1]] == ["a", "A", "a "]
 
 
 @pytest.mark.parametrize(

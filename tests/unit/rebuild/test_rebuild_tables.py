@@ -164,6 +164,12 @@ def test_another_key_needs_old_rows(tmp_path: Path) -> None:
             "n TIMESTAMP DEFAULT '2020-01-01 00:00:00'",
             "no file tells",
         ),
+        (
+            DdlKind.ADD_COLUMN,
+            "ADD n VARBINARY(3) DEFAULT 0x61FF",
+            "n VARBINARY(3) DEFAULT 0x61FF",
+            "no file tells",
+        ),
         (DdlKind.DROP_PARTITION, "DROP PARTITION p1", "v VARCHAR(9)", "cannot be followed"),
         (DdlKind.MODIFY_COLUMN, "MODIFY v INT", "v INT", "cannot be followed to int"),
     ],

@@ -24,6 +24,8 @@ from check_kit import (
     SECOND,
     V1,
     V2,
+    Content,
+    Memory,
     Tree,
     check,
     clean,
@@ -35,6 +37,7 @@ from check_kit import (
     ts,
 )
 
+from rowferry.downstream.storage_check.check import check_storage
 from rowferry.downstream.storage_check.expected import ExpectedLayout
 from rowferry.downstream.storage_check.rules import MOST_SAMPLES, Rule
 
@@ -200,6 +203,33 @@ def test_a_version_without_its_schema_file() -> None:
     assert set(check(tree, CSV).counts) == {Rule.SCHEMA_MISSING}
     twice = clean() | dict([schema_file("employee", V2, [ID])])
     assert set(check(twice, CSV).counts) == {Rule.SCHEMA_MISSING}
+
+
+def test_a_feed_that_publishes_while_its_files_are_checked() -> None:
+    """An index is read behind the list of names, and may name a file that was not there then."""
+
+    class Growing(Memory):
+        def get(self, path: str) -> Content | None:
+            if path == f"{DAY9}/meta/CDC.index":
+                for number in (3, 4):
+                    tree[f"{DAY9}/CDC00000{number}.csv"] = b""
+                tree[path] = b"CDC000004.csv\n"
+            return super().get(path)
+
+    tree = clean()
+    findings = check_storage(Growing(tree), CSV)
+    assert findings.violations == []
+    assert findings.files == 4
+    drop(FIRST)(tree)
+    assert set(check(tree, CSV).counts) == {Rule.GAP_IN_NUMBERS}
+
+
+def test_an_index_of_a_number_that_no_memory_holds() -> None:
+    tree = clean()
+    tree[f"{DAY9}/meta/CDC.index"] = b"CDC99999999999999999999.csv\n"
+    findings = check(tree, CSV)
+    assert set(findings.counts) == {Rule.GAP_IN_NUMBERS}
+    assert findings.violations[0].words.startswith("no file has number 3, 4, 5, 6, 7; the index")
 
 
 def test_rows_above_the_next_version() -> None:

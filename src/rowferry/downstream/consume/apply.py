@@ -30,6 +30,9 @@ from rowferry.downstream.consume.mysql_target import MySqlTarget, quoted, quoted
 
 _DELETES_AT_ONCE: Final = 500
 _KEY_TEXT: Final = 255  # characters of a text in a key, where nothing tells its length
+# To these no two texts are the same: MySQL's and MariaDB's. To others `a` and `a ` are.
+_EXACT: Final = ("utf8mb4_0900_bin", "utf8mb4_nopad_bin")
+_NEARLY_EXACT: Final = "utf8mb4_bin"
 _OF_DATABASE: Final = (DdlKind.CREATE_DATABASE, DdlKind.DROP_DATABASE, DdlKind.DATABASE_CHARSET)
 _WORDS_OF_DATABASE: Final = ("DATABASE", "SCHEMA")
 _NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?", re.ASCII)
@@ -51,6 +54,7 @@ class Applier:
         self._findings = findings
         self._tables: dict[TableId, _Target] = {}
         self._databases: set[str] = set()
+        self._collation = ""  # of texts in keys; empty: the database was not asked yet
 
     def take(self, changes: Iterable[Arrival]) -> None:
         """Apply changes in their order.
@@ -104,7 +108,7 @@ class Applier:
             self._have_database(name.database)
             there = self._look(name)
             if not there.columns:
-                self._target.execute(create_statement(schema))
+                self._target.execute(create_statement(schema, self._of_key_texts(schema)))
                 there = self._look(name)
             self._tables[name] = there
         missing = [c for c in schema.visible if c.name.lower() not in there.columns]
@@ -113,6 +117,18 @@ class Applier:
             self._target.execute(f"ALTER TABLE {quoted_table(name)} {added}")
             there = self._tables[name] = self._look(name)
         return there
+
+    def _of_key_texts(self, schema: TableSchema) -> str:
+        """Return the collation by which a REPLACE takes no other row's text for a key's own."""
+        key = (schema.column(name) for name in schema.handle_key)
+        if not self._collation and any(c.type.kind is Kind.TEXT for c in key):
+            there = self._target.execute(
+                "SELECT collation_name FROM information_schema.collations "
+                "WHERE collation_name IN (%s, %s)",
+                _EXACT,
+            )
+            self._collation = next((str(name) for (name,) in there), _NEARLY_EXACT)
+        return self._collation
 
     def _look(self, table: TableId) -> _Target:
         """Return a table as it is; one without columns is not there."""
@@ -234,20 +250,23 @@ def _table(table: TableSchema) -> str:
     return quoted_table(table.written_as).replace("%", "%%")
 
 
-def create_statement(table: TableSchema) -> str:
+def create_statement(table: TableSchema, collation: str = _NEARLY_EXACT) -> str:
     """Return a statement that makes a table with these columns and its key.
 
-    Messages do not always tell lengths: such columns get a type that holds any value.
+    Messages do not always tell lengths: such columns get a type that holds any value. None tells
+    collations: texts in the key get the given one.
     """
     key = {name.lower() for name in table.handle_key}
-    lines = [_column(c, c.name.lower() in key) for c in table.visible]
+    lines = [_column(c, c.name.lower() in key, collation) for c in table.visible]
     if table.handle_key:
         lines.append(f"PRIMARY KEY ({', '.join(_key_part(table, n) for n in table.handle_key)})")
     return f"CREATE TABLE {quoted_table(table.written_as)} ({', '.join(lines)})"
 
 
-def _column(column: Column, in_key: bool) -> str:
+def _column(column: Column, in_key: bool, collation: str = "") -> str:
     ending = " NOT NULL" if in_key or not column.nullable else " NULL"
+    if in_key and column.type.kind is Kind.TEXT:
+        ending = f" COLLATE {collation}{ending}"
     return f"{quoted(column.name)} {_type(column.type, in_key)}{ending}"
 
 

@@ -24,6 +24,7 @@ from rowferry.downstream.rebuild.evolve import column_origins, default_value, re
 from rowferry.downstream.rebuild.lineage import VersionStep
 from rowferry.errors import BadInput
 from rowferry.flow.dispatch.row_hash import row_hashes
+from rowferry.flow.sink.storage.schema_file import LOST_BYTE
 
 # No column of a table can have such a name.
 TS, PLACE, WEIGHT = "\0ts", "\0place", "\0weight"
@@ -175,6 +176,7 @@ def _filled(column: Column, step: VersionStep) -> object:
         # A constant is a time of the session that added the column, in a zone that no file tells.
         is_zoned = column.type.kind is Kind.TIMESTAMP and not value.startswith("0000-00-00")
         computed = computed or is_zoned
+    computed = computed or (isinstance(value, str) and LOST_BYTE in value)
     try:
         if not computed:
             return default_value(column)

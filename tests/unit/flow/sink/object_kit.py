@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from obstore.store import MemoryStore
-from storage_kit import CSV, Feed, spec_for
+from storage_kit import CSV, Feed, no_head, spec_for
 
 from rowferry.change.table import TableSchema
 from rowferry.flow.sink.contract import Owner
@@ -79,7 +79,7 @@ def sink_on(
         def files_of(cls, spec: ChangefeedSpec, settings: StorageSettings) -> Files:
             return files
 
-    codec: Any = SimpleNamespace(TRAITS=CSV)
+    codec: Any = SimpleNamespace(TRAITS=CSV, file_head=no_head)
     return Here(spec_for(Path("/none"), query=query, **more), codec, now)
 
 

@@ -44,6 +44,10 @@ def spec_for(root: Path, config: dict[str, Any] | None = None, query: str = "") 
     )
 
 
+def no_head(table: TableSchema) -> bytes:
+    return b""
+
+
 def storage(
     root: Path,
     config: dict[str, Any] | None = None,
@@ -51,7 +55,8 @@ def storage(
     codec: CodecTraits = CSV,
     now: Callable[[], datetime] | None = None,
 ) -> StorageSink:
-    return StorageSink(spec_for(root, config, query), SimpleNamespace(TRAITS=codec), now)
+    made: Any = SimpleNamespace(TRAITS=codec, file_head=no_head)
+    return StorageSink(spec_for(root, config, query), made, now)
 
 
 def table(name: str = "employee", database: str = "hr", version: int = 100) -> TableSchema:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from obstore.exceptions import GenericError, PermissionDeniedError
+from obstore.exceptions import AlreadyExistsError, GenericError, PermissionDeniedError
 from obstore.store import MemoryStore
 
 from rowferry.errors import FileConflict, SinkUnavailable, SinkUnwritable, Verdict
@@ -35,6 +35,21 @@ def test_create_is_once_and_for_all(files: ObjectFiles) -> None:
     stored = files.get("a/b")
     assert stored is not None
     assert stored.data == b"one"
+
+
+def test_a_request_that_met_another_one_is_tried_again(
+    files: ObjectFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3 refuses one of two requests at once (409), and the other may come to nothing."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AlreadyExistsError("409 Conflict: <Code>ConditionalRequestConflict</Code>")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(object_files.obstore, "put", refuse)
+        with pytest.raises(SinkUnavailable, match="s3://bucket/pre/fix/a/b: the store was at work"):
+            files.create("a/b", b"one")
+    assert files.create("a/b", b"one") is True
 
 
 def test_swap_needs_what_it_expects(files: ObjectFiles) -> None:
@@ -181,6 +196,12 @@ _ANSWER = (
     [
         (GenericError(_ANSWER.format(status="503", code="SlowDown")), SinkUnavailable, "SlowDown"),
         (GenericError(_ANSWER.format(status="404", code="NoSuchBucket")), SinkUnwritable, "Bucket"),
+        (GenericError(_ANSWER.format(status="400", code="BadDigest")), SinkUnwritable, "BadDigest"),
+        (
+            GenericError(_ANSWER.format(status="400", code="RequestTimeout")),
+            SinkUnavailable,
+            "RequestTimeout",
+        ),
         (PermissionDeniedError("no"), SinkUnwritable, "no"),
         (GenericError("GET http://h/b?sig=hidden: timed out"), SinkUnavailable, "timed out"),
         (OSError("connection reset"), SinkUnavailable, "connection reset"),

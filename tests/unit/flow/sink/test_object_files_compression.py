@@ -6,6 +6,8 @@ import gzip
 import random
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -104,6 +106,20 @@ def test_numbers_of_discarded_plans_are_whole_streams() -> None:
     feed.sink.discard(lost)
     feed.run(segment(0, SLICE), content=b"new\n")
     assert rows_in(store) == [b"new\n"]
+
+
+@pytest.mark.parametrize("kind", ["none", *KINDS])
+def test_numbers_of_discarded_plans_begin_as_every_file(kind: str) -> None:
+    """A reader of csv with column names finds them in each file, or refuses it."""
+    store = MemoryStore()
+    feed = process(store, 1, query=f"compression={kind}")
+    codec: Any = SimpleNamespace(file_head=lambda table: b"names\n")
+    feed.sink._codec = codec
+    lost = feed.plan(segment(0, SLICE))
+    feed.write(lost, b"names\nlost\n")
+    feed.sink.discard(lost)
+    feed.run(segment(0, SLICE), content=b"names\nnew\n")
+    assert rows_in(store) == [b"names\n", b"names\n", b"new\n"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

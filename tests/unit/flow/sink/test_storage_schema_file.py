@@ -120,6 +120,23 @@ def test_a_reader_with_floats_finds_the_same_default(default: int) -> None:
     assert (written == default) == (abs(default) <= 2**53)
 
 
+def test_a_default_of_bytes_that_are_no_text() -> None:
+    """Definitions keep such a byte as half of a surrogate pair, which no file can hold."""
+    columns = (Column(1, "b", SqlType("binary", length=3), default="a\udcff\udc80"),)
+    document = of_table(TableSchema(TableId("d", "t"), 1, 12, columns))
+    assert document.columns[0]["ColumnDefault"] == "a\ufffd\ufffd"
+    found = read_document(document.content(), file_of(document), "f").table_schema()
+    assert found is not None
+    assert found.columns[0].default == "a\ufffd\ufffd"
+
+
+def test_a_default_of_minus_zero_is_read_back() -> None:
+    columns = (Column(1, "d", SqlType("double"), default=-0.0),)
+    document = of_table(TableSchema(TableId("d", "t"), 1, 12, columns))
+    assert b'"ColumnDefault": -0,' in document.content()
+    assert read_document(document.content(), file_of(document), "f") == document
+
+
 TABLE = TableSchema(
     TableId("hr", "a<b>&c"),
     9,

@@ -64,9 +64,9 @@ class DataContent:
             self.size += len(data)
 
 
-def nothing(kind: str) -> bytes:
-    """Return the content of a data file without rows."""
-    return b"" if kind == "none" else _block(kind, b"")
+def nothing(kind: str, head: bytes = b"") -> bytes:
+    """Return the content of a data file without rows, which begins as every other one."""
+    return head if kind == "none" else _block(kind, head)
 
 
 def _block(kind: str, data: bytes | bytearray) -> bytes:

@@ -50,6 +50,7 @@ _PARTS_AT_ONCE: Final = 4
 _FOR_GOOD = (PermissionDeniedError, UnauthenticatedError, NotSupportedError, InvalidPathError)
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _LOST: Final = (400, 401, 403, 404, 405, 501)  # statuses that come again for the same request
+_PASSING: Final = ("RequestTimeout",)  # S3 says so with 400 where a connection was too slow
 _TAKEN: Final = (AlreadyExistsError, PreconditionError)
 
 
@@ -382,6 +383,11 @@ class ObjectStaged:
         if self._files.put_new(path, self):
             return True
         if not self._files.holds(path, self):
+            # S3 refuses one of two requests that meet (409), and the other may come to nothing.
+            if not self._files.exists(path):
+                raise SinkUnavailable(
+                    f"{self._files.shown(path)}: the store was at work on another request for it"
+                )
             raise FileConflict(
                 f"{self._files.shown(path)} exists with other content; an object above CDC.index "
                 "is seen by no reader: move it away, then resume"
@@ -432,4 +438,5 @@ def _ours(err: Exception, shown: str) -> SinkUnwritable | SinkUnavailable:
         reason = re.sub(r"\?\S*", "", " ".join(text.split()))[:300]
     reason += _cure(code[1] if code else "", text)
     lost = isinstance(err, _FOR_GOOD) or (status is not None and int(status[1]) in _LOST)
+    lost = lost and not (code and code[1] in _PASSING)
     return SinkUnwritable(f"{shown}: {reason}") if lost else SinkUnavailable(f"{shown}: {reason}")

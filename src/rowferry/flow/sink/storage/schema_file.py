@@ -7,6 +7,7 @@ stands beside `ColumnPrecision` for string types and is no part of the checksum.
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,8 @@ _STRINGS = (Kind.TEXT, Kind.BINARY)
 _WITHOUT_PRECISION = (*_SECONDS, Kind.DATE, Kind.JSON, Kind.ENUM, Kind.SET, Kind.VECTOR)
 _NEVER_UNSIGNED = (Kind.BIT, Kind.YEAR)
 _EXACT = 1 << 53  # up to here a float holds every whole number
+_TORN = re.compile("[\ud800-\udfff]")  # a byte that is no text, as definitions keep it
+LOST_BYTE = "\ufffd"  # stands for it in a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +201,7 @@ def column_form(column: Column, in_primary_key: bool, with_id: bool = False) -> 
     unsigned = sql_type.unsigned and kind not in _NEVER_UNSIGNED
     form["ColumnType"] = name.upper() + (" UNSIGNED" if unsigned else "")
     if column.default is not None:
-        form["ColumnDefault"] = _kept_number(column.default)
+        form["ColumnDefault"] = _written_default(column.default)
     if kind not in _WITHOUT_PRECISION and width is not None:
         form["ColumnPrecision"] = str(width)
         if kind in _STRINGS:
@@ -216,11 +219,14 @@ def column_form(column: Column, in_primary_key: bool, with_id: bool = False) -> 
     return form
 
 
-def _kept_number(default: Any) -> Any:
-    """Return a default, as text if it is a number that readers with 64-bit floats would change.
+def _written_default(default: Any) -> Any:
+    """Return a default as readers keep it, who check a file by writing it again.
 
-    They check a file by writing it again: one changed digit, and they refuse it.
+    One changed character, and they refuse it. So a number that 64-bit floats would change is text,
+    and U+FFFD stands for each byte of a binary default that is no text.
     """
+    if isinstance(default, str):
+        return _TORN.sub(LOST_BYTE, default)
     is_whole = isinstance(default, int) and not isinstance(default, bool)
     return str(default) if is_whole and abs(default) > _EXACT else default
 
@@ -237,7 +243,7 @@ def read_document(content: bytes, file: SchemaFile, shown: str) -> SchemaDocumen
         SinkDamaged: not a schema file, or its content does not fit its name.
     """
     try:
-        form = json.loads(content)
+        form = json.loads(content, parse_int=_whole)
         document = SchemaDocument(
             database=_of_type(form["Schema"], str),
             table=_of_type(form["Table"], str),
@@ -257,6 +263,11 @@ def read_document(content: bytes, file: SchemaFile, shown: str) -> SchemaDocumen
             f"({total} columns); restore it from a copy"
         )
     return document
+
+
+def _whole(digits: str) -> int | float:
+    """Return a number without a point: -0 is written for a DOUBLE, and no int."""
+    return -0.0 if digits == "-0" else int(digits)
 
 
 def _of_type(value: Any, wanted: type[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from operator import itemgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from rowferry.change.chunk import Rows, SchemaChange
 from rowferry.change.plan import Again, Output, Plan, Receipt, Segment, Stretch, TableSlice
@@ -18,7 +18,7 @@ from rowferry.errors import (
     SnapshotGone,
 )
 from rowferry.flow.dispatch.by_slice import BySlice
-from rowferry.flow.encode.contract import Encoded, Format, RowFormat
+from rowferry.flow.encode.contract import Codec, Encoded, Format, RowFormat
 from rowferry.flow.sink.contract import Owner, SinkTraits
 from rowferry.flow.sink.storage.compress import SUFFIXES, DataContent, nothing
 from rowferry.flow.sink.storage.expire import expire
@@ -82,6 +82,7 @@ class StorageSink:
     ) -> None:
         self.settings = read_settings(spec)
         self._format = codec if isinstance(codec, RowFormat) else None
+        self._codec = cast(Codec, codec)  # where there is no such one
         kind = self.settings.storage.compression
         if self._format is not None and kind != "none":
             raise OptionsConflict(
@@ -94,7 +95,6 @@ class StorageSink:
         self.counts = self._files.counts
         self._ownership = Ownership(self._files)
         self._small = SmallFiles(self._files, self._ownership)
-        self._nothing = nothing(kind)
         self._now = now or self._wall_clock
         self._marks = PublishedMarks(self._files, self._naming, self.settings, self._now)
         self._numbers = FileNumbers(self._files, self._marks)
@@ -215,8 +215,8 @@ class StorageSink:
                 "path": f"{where}/{self._naming.data_name(number)}",
                 "discards": discards,
             }
-            if self._format is not None and not self._files.has_locks:
-                target["table"] = tables[piece].to_json()  # for an empty file, see `discard`
+            if not self._files.has_locks:
+                target |= self._facts_of_empty_file(tables[piece])
             outputs.append(Output(ordinal, place, target))
         return tuple(outputs), self._numbers.foresee(last)
 
@@ -377,10 +377,17 @@ class StorageSink:
 
         return any(each_fenced(self._files, clear, by_directory))
 
+    def _facts_of_empty_file(self, table: TableSchema) -> dict[str, Any]:
+        """Return what an output must tell, so that `discard` can make a data file without rows."""
+        if self._format is not None:
+            return {"table": table.to_json()}
+        head = self._codec.file_head(table)
+        return {"head": head.decode()} if head else {}
+
     def _empty_file(self, target: dict[str, Any]) -> bytes:
         """Return a data file without rows, of the table whose file was to be there."""
         if self._format is None:
-            return self._nothing
+            return nothing(self.settings.storage.compression, target.get("head", "").encode())
         pieces: list[bytes] = []
         self._format.file(TableSchema.from_json(target["table"]), pieces.append).finish()
         return b"".join(pieces)
