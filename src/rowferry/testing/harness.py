@@ -12,25 +12,23 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar, Self
 
+from rowferry.testing.servers.child import spawn
+
 
 class RunProcess:
-    """One `rowferry run` in its own session; killed for good at the end of the block."""
+    """One `rowferry run` in its own session; killed at the end of the block, and dies with us."""
 
     COMMAND: ClassVar[str] = "run"
 
     def __init__(self, arguments: Sequence[str], folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.output = folder / f"{self.COMMAND}.out"
-        with open(self.output, "ab") as target:
-            self._child = subprocess.Popen(
-                [sys.executable, "-m", "rowferry", self.COMMAND, *arguments],
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=target,
-                stderr=target,
-                start_new_session=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"},
-            )
+        self._child = spawn(
+            [sys.executable, "-m", "rowferry", self.COMMAND, *arguments],
+            self.output,
+            {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"},
+            folder,
+        )
 
     @property
     def pid(self) -> int:

@@ -113,7 +113,10 @@ def free_ports(count: int) -> list[int]:
 
 
 def spawn(
-    command: Sequence[str], messages: Path, env: Mapping[str, str] | None = None
+    command: Sequence[str],
+    messages: Path,
+    env: Mapping[str, str] | None = None,
+    folder: Path | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a program that is killed when this process ends in any way.
 
@@ -121,6 +124,7 @@ def spawn(
         command: the program and its arguments.
         messages: the file that all its output is added to.
         env: its environment; this process's if None.
+        folder: where it runs; this process's if None.
     """
     whole = [_with_parent(), "--pdeathsig=KILL", "--", *command]
     with open(messages, "ab") as file:
@@ -130,6 +134,7 @@ def spawn(
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
+                cwd=folder,
                 env=env,
                 start_new_session=True,  # an interrupt at the terminal is ours to hand on
             )
