@@ -40,9 +40,14 @@ TRAITS = CodecTraits(".csv", "nowhere", carries_before_image=False, can_omit_col
 
 
 class Bare:
-    """A codec for sinks that ask only for its traits."""
+    """A codec for sinks that ask only for its traits, and for what files begin with."""
 
     TRAITS: ClassVar = TRAITS
+
+    @staticmethod
+    def file_head(table: TableSchema) -> bytes:
+        """Return nothing."""
+        return b""
 
 
 NOON = 1_683_633_600_000 << 18  # 2023-05-09 12:00 UTC
