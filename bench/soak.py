@@ -109,7 +109,7 @@ def _run(asked: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list[
         _say(f"creating {len(feeds)} changefeeds over {len(feeds) * asked.tables} tables")
         world.create_feeds()
         watch = Watch(world, folder / "samples.jsonl")
-        _wait_ready(watch, len(feeds))
+        wait_ready(watch, len(feeds))
         for source in world.sources.values():
             source.ddl_every_s = asked.ddl_every
             source.start()
@@ -168,7 +168,12 @@ def _told(event: Event) -> dict[str, Any]:
 # --- the parts of a run --------------------------------------------------------------------------
 
 
-def _wait_ready(watch: Watch, count: int) -> None:
+def wait_ready(watch: Watch, count: int) -> None:
+    """Wait until all changefeeds run and keep up.
+
+    Raises:
+        TimeoutError: they do not.
+    """
     deadline = time.monotonic() + READY_S
     while True:
         sample = watch.look()
