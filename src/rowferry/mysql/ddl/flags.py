@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from typing import Final
 
-# Quoted text is matched only to be left alone: a comment mark inside it is not a comment.
+# Quoted text and plain comments are matched only to be left alone: a comment mark inside of the one
+# is not a comment, and a quote inside of the other begins no text.
 _MARKED: Final = re.compile(
-    r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`[^`]*`|/\*T!\[[^\]]*\](.*?)\*/""", re.DOTALL
+    r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`[^`]*`"""
+    r"""|/\*(?!!|M!|T!\[).*?\*/|(?:--(?=\s)|\#)[^\n]*|/\*T!\[[^\]]*\](.*?)\*/""",
+    re.DOTALL,
 )
 _ACTIVE_ACTIVE: Final = re.compile(r"\bACTIVE_ACTIVE\s*=?\s*'ON'", re.IGNORECASE)
 _SOFT_DELETE: Final = re.compile(r"\bSOFTDELETE\s*=?\s*(RETENTION\b|'ON')", re.IGNORECASE)

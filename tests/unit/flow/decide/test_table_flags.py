@@ -46,6 +46,10 @@ def flags(found: TableSchema) -> tuple[bool, bool]:
         (BOTH, {}, (True, True)),
         ("/*T![active_active] ACTIVE_ACTIVE='OFF' */", {}, (False, False)),
         (f'COMMENT="{BOTH}"', {}, (False, False)),
+        (f"/* that isn't */ {BOTH}", {}, (True, True)),
+        (f"-- that isn't\n{BOTH}", {}, (True, True)),
+        (f"# {BOTH}\n", {}, (False, False)),
+        (f"/* /*T![active_active] */ COMMENT='--' {BOTH} --\n", {}, (True, True)),
     ],
 )
 def test_flags(end: str, config: dict[str, Any], wanted: tuple[bool, bool]) -> None:

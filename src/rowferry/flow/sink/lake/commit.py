@@ -67,6 +67,17 @@ class CommitNote:
         reached = notes.get(self.application, 0)
         return reached >= self.micro_batch and notes.get(self.discards_name, 0) >= self.discards
 
+    def given_up(self, notes: Mapping[str, int]) -> dict[str, int]:
+        """Return what a table with these notes is to note when this plan is given up.
+
+        Not that it has this micro-batch, by a plan that was given up earlier: who comes next would
+        be taken for that one.
+        """
+        given_up = {self.discards_name: self.discards + 1}
+        if notes.get(self.application, 0) >= self.micro_batch:
+            given_up[self.application] = self.micro_batch - 1
+        return given_up
+
 
 def is_known(notes: Mapping[str, int], application: str) -> bool:
     """Return whether a table with these notes has anything of an application."""

@@ -18,9 +18,12 @@ from rowferry.mysql.ddl.cursor import SqlToken, TokenCursor
 
 _COLUMN_THERE: Final = 1060
 _KEY_THERE: Final = 1061
+_PRIMARY_THERE: Final = 1068
 NOTHING_TO_DROP: Final = frozenset({1091, 3821, 3940})  # the last ones of a constraint
 _NO_SUCH_KEY: Final = 1176
-PARTLY_DONE: Final = frozenset({_COLUMN_THERE, _KEY_THERE, _NO_SUCH_KEY, *NOTHING_TO_DROP})
+PARTLY_DONE: Final = frozenset(
+    {_COLUMN_THERE, _KEY_THERE, _PRIMARY_THERE, _NO_SUCH_KEY, *NOTHING_TO_DROP}
+)
 # What an ADD or a DROP may name beside columns and keys.
 _OTHERS: Final = frozenset(
     "CHECK CONSTRAINT FOREIGN FULLTEXT INDEX KEY PARTITION PERIOD PRIMARY SPATIAL SYSTEM UNIQUE "
@@ -87,7 +90,7 @@ def left_to_do(sql: str, number: int, there: TableParts) -> str:
     except BadStatement:
         return ""
     left = [c for c in clauses if not _is_done(c, clauses, number, there)]
-    if len(left) == len(clauses):
+    if len(left) == len(clauses) or not all(clauses):
         return ""
     return sql[:begin] + ", ".join(sql[c[0].start : c[-1].end] for c in left) if left else ""
 
@@ -104,11 +107,16 @@ def _is_done(
     if verb in ("ALTER", "RENAME") and number == _NO_SUCH_KEY:
         of_key = clause[1].word in ("INDEX", "KEY") and len(clause) > 2
         return of_key and clause[2].text.lower() not in there.keys
+    if verb == "ADD" and number == _PRIMARY_THERE:
+        words = [token.word for token in clause]
+        alone = sum(any(t.word == "PRIMARY" for t in c) for c in clauses) == 1
+        plain = words[1:4] == ["PRIMARY", "KEY", "("] and "PARTITION" not in words
+        return plain and alone and "primary" in there.keys
     if verb != "ADD" or number not in (_COLUMN_THERE, _KEY_THERE):
         return False
     name = _added_column(clause) if number == _COLUMN_THERE else _added_key(clause)
     # What another clause takes away first is to be made.
-    others = (t.text.lower() for c in clauses if c is not clause for t in c)
+    others = (t.text.lower() for c in clauses if c[0].word != "ADD" for t in c)
     names = there.columns if number == _COLUMN_THERE else there.keys
     return name in names and name not in others
 
@@ -121,6 +129,8 @@ def _is_gone(clause: Sequence[SqlToken], there: TableParts) -> bool:
             return name not in there.columns
         case ["INDEX" | "KEY"]:
             return name not in there.keys
+        case ["PRIMARY"]:
+            return clause[-1].word == "KEY" and "primary" not in there.keys
         case ["FOREIGN", "KEY"] | ["CONSTRAINT"] | ["CHECK"]:
             return name not in there.constraints
     return False

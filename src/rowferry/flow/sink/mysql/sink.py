@@ -348,7 +348,8 @@ class MySqlSink(SqlSink[Session]):
     def forget_above(self, session: Session, micro_batch: int, changes: int) -> None:
         """Forget lanes above a micro-batch, and schema changes above another; commit."""
         lanes = self._ledger.forget_delivered(above=micro_batch)
-        session.run(lanes, self._ledger.forget_changes(changes), b"COMMIT")
+        begun = self._ledger.forget_begun(micro_batch + 1)
+        session.run(lanes, begun, self._ledger.forget_changes(changes), b"COMMIT")
 
     def note_reached(self, session: Session, plan: Plan) -> None:
         """Note what is reached, forget how far lanes were before this micro-batch, and commit.

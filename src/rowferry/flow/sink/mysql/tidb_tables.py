@@ -114,7 +114,8 @@ def as_active_active(sql: str) -> str:
         cursor.skip_to_comma()
         end = cursor.take()
         if first.text.lower() not in HIDDEN:
-            kept.append(sql[first.start : end.start].strip())
+            # The end of a line may end a comment.
+            kept.append(sql[first.start : end.start].rstrip(" \t"))
         if end.word == ")":
             break
     rest = sql[end.end :]

@@ -191,7 +191,8 @@ class PostgresqlSink(SqlSink[PostgresqlSession]):
     def forget_above(self, session: PostgresqlSession, micro_batch: int, changes: int) -> None:
         """Forget lanes above a micro-batch, and schema changes above another; commit."""
         lanes = self._ledger.forget_delivered(above=micro_batch)
-        session.run(lanes, self._ledger.forget_changes(changes), "COMMIT")
+        begun = self._ledger.forget_begun(micro_batch + 1)
+        session.run(lanes, begun, self._ledger.forget_changes(changes), "COMMIT")
 
     def note_reached(self, session: PostgresqlSession, plan: Plan) -> None:
         """Note what is reached, forget how far lanes were before this micro-batch, and commit.

@@ -91,7 +91,7 @@ class SqlSink(LaneDefaults, ABC, Generic[SessionT]):
     def forget_above(self, session: SessionT, micro_batch: int, changes: int) -> None:
         """Forget lanes above a micro-batch, schema changes above another, and commit.
 
-        In a transaction that was begun.
+        Of the next micro-batch, forget what was only begun. In a transaction that was begun.
         """
 
     @abstractmethod
@@ -215,7 +215,8 @@ class SqlSink(LaneDefaults, ABC, Generic[SessionT]):
 
         A changefeed that was removed and made again counts them from 1 again. Of schema changes,
         those of the next one stay: that may have been given up when some of its own were made. Not
-        if it was published here before: then it is one of another life, or of before a reset.
+        if it was published here before: then it is one of another life, or of before a reset. And
+        not what was only begun or refused: who gives a plan up leaves none, another life may.
         """
         if self._forgot:
             return

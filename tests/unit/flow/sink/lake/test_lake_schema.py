@@ -18,6 +18,7 @@ from rowferry.change.table import Column, Index, TableId
 from rowferry.errors import EncodeError, SchemaChangeRefused, TargetLost
 from rowferry.flow.sink.lake.columns import LakeColumns
 from rowferry.flow.sink.lake.stored_columns import StoredColumns, evolve
+from rowferry.flow.sink.storage.local_files import LocalFiles
 from rowferry.moment import watched
 
 ID, NOTE = PLAIN.columns
@@ -409,3 +410,29 @@ def test_a_plan_given_up_amid_its_schema_changes(lake: Lake) -> None:
     lake.step(PLAIN, new, changes=[lake.change(ADD, second)])
     assert sorted(r["id"] for r in lake.rows()) == [1, 2, 7, 8]
     assert lake.column_names()[2] == "v"
+
+
+def test_plans_that_are_given_up_one_after_the_other(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one's rows came in: without locks the second one's note must not stand for them."""
+    monkeypatch.setattr(LocalFiles, "has_locks", False)
+    new = [(Op.INSERT, None, {"id": n, "note": "a"}) for n in (7, 8)]
+
+    class Killed(BaseException):
+        pass
+
+    def end(name: str) -> None:
+        if name == "publish lake progress":
+            raise Killed
+
+    first = lake.plan(PLAIN)
+    with pytest.raises(Killed), watched(end):
+        lake.publish(first, PLAIN, lake.write(first, PLAIN, [new[:1]]))
+    lake.open()
+    assert lake.sink.discard(first) is True
+    assert lake.sink.discard(lake.plan(PLAIN)) is False
+    lake.step(PLAIN, new)
+    assert sorted(r["id"] for r in lake.rows()) == [1, 2, 7, 8]
+    lake.step(PLAIN, [(Op.UPDATE, {"id": 8, "note": "a"}, {"id": 8, "note": "b"})])
+    assert [r["note"] for r in lake.rows() if r["id"] == 8] == ["b"]

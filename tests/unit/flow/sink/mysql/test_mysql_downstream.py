@@ -19,15 +19,9 @@ from rowferry.errors import Fenced, SchemaChangeRefused, TargetLost, TargetUnfit
 from rowferry.flow.assemble import assemble
 from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.mysql import schema_changes
+from rowferry.flow.sink.mysql.ledger import BEGUN, DONE, REFUSED
 from rowferry.flow.sink.mysql.options import read_settings
-from rowferry.flow.sink.mysql.schema_changes import (
-    BEGUN,
-    DONE,
-    REFUSED,
-    SchemaChanges,
-    _definition,
-    _digest,
-)
+from rowferry.flow.sink.mysql.schema_changes import SchemaChanges, _definition, _digest
 from rowferry.flow.sink.mysql.session import StatementRefused
 from rowferry.flow.sink.mysql.target_tables import check
 from rowferry.mysql.ddl.statement import parse_create
@@ -281,3 +275,12 @@ def test_a_plan_that_is_given_up_leaves_only_what_it_has_made() -> None:
     fence.ran.clear()
     assert sink.discard(Plan(7, 1, 0, Stretch((), (), {}))) is True
     assert fence.ran == []
+
+
+def test_what_another_life_has_begun_is_forgotten() -> None:
+    """It published nothing, so that its first statement has this one's place: not its rows."""
+    sink: Any = assemble(spec_of()).sink
+    sink._sessions, sink._owner = fence, _ = Fence(9), Owner("feed", 9)
+    sink._forget_notes()
+    assert sink._ledger.forget_begun(1) in fence.ran
+    assert sink._ledger.forget_changes(1) in fence.ran and fence.ran[-1] == b"COMMIT"

@@ -183,6 +183,12 @@ def test_ddls_make_tables(cluster: Cluster) -> None:
             "(id)) SOFTDELETE RETENTION 7 DAY ACTIVE_ACTIVE='ON' ENGINE=InnoDB "
             "PARTITION BY HASH (id)",
         ),
+        (
+            "CREATE TABLE a (id INT PRIMARY KEY, -- of all, everywhere\n"
+            "  v INT -- a, b\n , _tidb_commit_ts BIGINT UNSIGNED # ours\n, w INT # the last\n)",
+            "CREATE TABLE a (id INT PRIMARY KEY, v INT -- a, b\n, w INT # the last\n) SOFTDELETE "
+            "RETENTION 7 DAY ACTIVE_ACTIVE='ON'",
+        ),
         ("CREATE TABLE a LIKE b", "CREATE TABLE a LIKE b"),
         ("CREATE TABLE a (LIKE b)", "CREATE TABLE a (LIKE b)"),
         (

@@ -68,6 +68,16 @@ def test_a_plan_that_is_given_up_leaves_only_what_it_has_made() -> None:
     assert "micro_batch = 7 AND ordinal = -1" in downstream.ran[1]
 
 
+def test_what_another_life_has_begun_is_forgotten() -> None:
+    """It published nothing, so that its first statement has this one's place: not its rows."""
+    source, uri = Uri.parse("range://h:1", "source"), Uri.parse("postgresql://u@h/d", "sink")
+    sink: Any = assemble(ChangefeedSpec("feed", source, uri, {})).sink
+    sink._sessions, sink._owner = downstream, _ = Downstream(9), Owner("feed", 9)
+    sink._forget_notes()
+    assert sink._ledger.forget_begun(1) in downstream.ran
+    assert sink._ledger.forget_changes(1) in downstream.ran and downstream.ran[-1] == "COMMIT"
+
+
 def test_a_schema_change_may_take_longer_than_a_server_can_be_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -394,11 +394,12 @@ class DeltaTarget:
             return False
 
         def actions(state: TableState) -> list[Action] | None:
-            name = note.discards_name
-            if note.is_done(state.transactions) or state.transactions.get(name, 0) > note.discards:
+            discards = state.transactions.get(note.discards_name, 0)
+            if note.is_done(state.transactions) or discards > note.discards:
                 return None
             head = commit_head(note, "SET TBLPROPERTIES", {"statement": "discard"})
-            return [*head, transaction(name, note.discards + 1, note)]
+            notes = note.given_up(state.transactions).items()
+            return [*head, *(transaction(name, number, note) for name, number in notes)]
 
         self._commit(note, actions, guard)
         return note.is_done(self.state.transactions)

@@ -315,11 +315,11 @@ class IcebergTarget:
             return False
 
         def changed(state: IcebergState) -> TableChange | None:
-            name = note.discards_name
-            if note.is_done(state.notes) or state.notes.get(name, 0) > note.discards:
+            discards = state.notes.get(note.discards_name, 0)
+            if note.is_done(state.notes) or discards > note.discards:
                 return None
             made = TableChange(SnapshotDraft(Operation.REPLACE))
-            made.settings = _noted({name: note.discards + 1})
+            made.settings = _noted(note.given_up(state.notes))
             made.summary["rowferry.statement"] = "discard"
             return made
 
