@@ -711,6 +711,24 @@ def test_a_rename_moves_the_subscription(
     assert store.state(feed).versions == (renamed,)
 
 
+def test_a_table_renamed_out_of_the_filter_is_not_captured_by_its_new_name(
+    store: MetaStore, claim: Claim, feed: str, place: Place
+) -> None:
+    beside = make_table(TableId("shop", "prices"), 8)
+    first = make_plan(1, ranges=(make_range(2), make_range(3, beside.id, 8)), watermark=15)
+    run_plan(store, claim, first, make_table(), beside)
+    renamed = make_table(ITEMS, 7, 20)
+    change = SchemaChange(20, DdlKind.RENAME_TABLE, "RENAME …", ITEMS, renamed, previous=ORDERS)
+    # Its name goes to another table, as when a copy takes its place.
+    taken = make_table(ORDERS, 8, 20)
+    other = SchemaChange(20, DdlKind.RENAME_TABLE, "RENAME …", ORDERS, taken, previous=beside.id)
+    ranges = (make_range(3, ORDERS, 8),)
+    plan = make_plan(2, changes=(change, other), ranges=ranges, gone=(2,), watermark=20)
+    run_plan(store, claim, plan, renamed, taken)
+    assert _subscribed(place) == [("shop", "orders", 8)]
+    assert store.state(feed).versions == (taken,)
+
+
 def test_tables_without_an_id_are_told_apart_by_name(
     store: MetaStore, claim: Claim, feed: str
 ) -> None:

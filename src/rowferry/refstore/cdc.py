@@ -34,6 +34,8 @@ def register(held: Range, subscriber: str) -> cdc.CdcRegisterResponse:
     """Make (or find) a snapshot of the present state and keep it for the subscriber."""
     reading = held.clock.reading()
     with held.changed:
+        # Its next leader may have begun before the reading: that one's commits may lie below it.
+        held.check(held.meta.conf_ver, held.meta.version)
         # The reading may be older than the last entry, which is in the snapshot.
         version, ts = held.log.last_index, max(held.closed_ts(reading), held.log.last_ts)
         newest = held.snapshots.newest()

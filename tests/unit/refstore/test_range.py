@@ -249,6 +249,23 @@ def test_a_snapshot_holds_nothing_above_its_ts(tmp_path: Path) -> None:
     assert held.write(request(timer.next(), {b"a": b"2"})) > made.snapshot_ts
 
 
+def test_no_snapshot_is_made_by_a_leader_that_has_let_go(tmp_path: Path) -> None:
+    """Its timestamp may be one from after the next leader's first commits."""
+    timer = Timer()
+    held = open_range(tmp_path, timer)
+    held.write(request(1, {b"c": b"1"}))
+    reading = held.clock.reading
+
+    def late() -> int:
+        held.close()
+        return reading()
+
+    held.clock.reading = late  # type: ignore[method-assign]
+    with pytest.raises(RequestRefused) as err:
+        cdc_half.register(held, "me")
+    assert err.value.code == Fault.NOT_LEADER
+
+
 def test_a_snapshot_ends_with_its_leader(tmp_path: Path) -> None:
     held = open_range(tmp_path, timer := Timer())
     held.write(request(timer.next(), {b"a": b"1"}))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from rowferry.change.chunk import DdlKind
+from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.plan import Plan
 from rowferry.change.table import TableId
 
@@ -40,6 +40,18 @@ class CapturedDifference:
         self.gone_databases.add(database)
         for table in [t for t in self.present if t.database == database]:
             del self.present[table]
+
+    def drop_renamed_away(self, changes: Iterable[SchemaChange], lost: Collection[int]) -> None:
+        """Note that the new names of tables are not captured which have left by a rename.
+
+        `lost` are the ids of tables that have no range any more.
+        """
+        for change in changes:
+            if change.previous is None or change.schema is None:
+                continue
+            table_id = change.schema.table_id
+            if table_id and table_id in lost and self.present.get(change.table) == table_id:
+                self.drop(change.table)
 
 
 def captured_by(plan: Plan, met: Iterable[tuple[TableId, int]]) -> CapturedDifference:

@@ -366,17 +366,21 @@ def progress_of(session: Session, feed: FeedRow) -> tuple[RangeProgress, ...]:
 
 def _move_progress(
     session: Session, feed: FeedRow, ranges: Sequence[RangeProgress], gone: Sequence[int]
-) -> set[TableId]:
+) -> tuple[set[TableId], set[int]]:
     """Write the ranges that differ from what is stored, and delete those that are gone.
 
-    Returns the tables that have lost their last range: a changed filter may have let them go.
+    Returns the names, and the ids, that have lost their last range: a changed filter or a rename
+    may have let these tables go.
     """
-    mine, range_id = _progress_of(feed), ProgressRow.range_id
+    mine, range_id, row = _progress_of(feed), ProgressRow.range_id, ProgressRow
     ended = set(gone)
     lost: set[TableId] = set()
+    lost_ids: set[int] = set()
     for some in _chunks(sorted(ended)):
-        names = select(ProgressRow.db_name, ProgressRow.table_name).where(mine, range_id.in_(some))
-        lost |= {TableId(d, t) for d, t in session.execute(names.distinct())}
+        wanted = select(row.db_name, row.table_name, row.table_id).where(mine, range_id.in_(some))
+        for database, table, table_id in session.execute(wanted.distinct()):
+            lost.add(TableId(database, table))
+            lost_ids.add(table_id)
     changed = {r.range_id: r for r in ranges if r.range_id not in ended}
     for some in _chunks(list(changed)):
         for stored in session.execute(select(_PROGRESS).where(mine, range_id.in_(some))):
@@ -393,7 +397,10 @@ def _move_progress(
         )
         left = select(ProgressRow.db_name, ProgressRow.table_name).where(mine, pairs)
         lost -= {TableId(d, t) for d, t in session.execute(left.distinct())}
-    return lost
+    for some_ids in _chunks(sorted(lost_ids)):
+        kept = select(row.table_id).where(mine, row.table_id.in_(some_ids))
+        lost_ids -= set(session.scalars(kept.distinct()))
+    return lost, lost_ids
 
 
 def _progress_of(feed: FeedRow) -> ColumnElement[bool]:
@@ -411,7 +418,8 @@ def _move_tables(session: Session, claim: Claim, plan: Plan, cluster_id: int) ->
     tables = captured_by(plan, [(TableId(d, t), i) for d, t, i in met])
     if stretch.ranges or stretch.gone_ranges or stretch.schema_changes:
         feed = session.get_one(FeedRow, changefeed)
-        lost = _move_progress(session, feed, stretch.ranges, stretch.gone_ranges)
+        lost, lost_ids = _move_progress(session, feed, stretch.ranges, stretch.gone_ranges)
+        tables.drop_renamed_away(stretch.schema_changes, lost_ids)
         tables.gone |= lost - tables.present.keys()
         _end_subscriptions(session, feed, tables)
     missing, moved = dict(tables.present), set()
