@@ -114,6 +114,46 @@ def test_tables_end_begin_again_and_change_names(place: Directory) -> None:
     assert place.tables(as_of=25) == swapped
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "ALTER TABLE d.t ADD c INT, RENAME TO d.u",
+        "ALTER TABLE `d`.`t` RENAME AS d.u, RENAME COLUMN b TO c",
+        "alter table if exists d.t add c int, rename d.u",
+        "ALTER ONLINE TABLE d.t ADD c INT COMMENT 'RENAME it', RENAME TO d.u",
+    ],
+)
+def test_a_table_that_is_altered_and_renamed_at_once_keeps_its_rows(
+    place: Directory, query: str
+) -> None:
+    old = place.version("CREATE TABLE d.t (a INT PRIMARY KEY, b INT)", 10)
+    place.rows(old, "I 11 1,5", "I 12 2,6")
+    columns = "(a INT PRIMARY KEY, b INT, c INT)" if "ADD" in query.upper() else None
+    create = f"CREATE TABLE d.u {columns or '(a INT PRIMARY KEY, c INT)'}"
+    new = place.ddl(20, DdlKind.MULTI_SCHEMA_CHANGE, query, "d.u", create)
+    place.rows(new, "U 21 2,7,8" if columns else "U 21 2,7")
+    kept = [{"a": 1, "b": 5, "c": None}, {"a": 2, "b": 7, "c": 8}]
+    renamed = [{"a": 1, "c": 5}, {"a": 2, "c": 7}]
+    assert place.tables() == {"d.u": kept if columns else renamed}
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "ALTER TABLE d.t ADD c INT COMMENT 'RENAME TO t now', DROP b",
+        "ALTER TABLE d.t RENAME COLUMN b TO u, ADD c INT, DROP u",
+        "RENAME TABLE d.t TO d.old, d.copy TO d.t",
+    ],
+)
+def test_a_table_that_is_altered_under_its_name_stays(place: Directory, query: str) -> None:
+    old = place.version("CREATE TABLE d.t (a INT PRIMARY KEY, b INT)", 10)
+    place.rows(old, "I 11 1,5")
+    place.version("CREATE TABLE d.copy (a INT PRIMARY KEY)", 15)
+    create = "CREATE TABLE d.t (a INT PRIMARY KEY)"
+    place.ddl(20, DdlKind.MULTI_SCHEMA_CHANGE, query, "d.t", create)
+    assert place.tables() == {"d.copy": [], "d.t": [{"a": 1}]}
+
+
 def test_a_table_without_a_key_is_counted(tmp_path: Path) -> None:
     place = Directory(tmp_path / "out", "output-old-value = true")
     bag = place.version("CREATE TABLE d.b (a INT, v INT)", 10)

@@ -298,6 +298,15 @@ def test_escaped_names() -> None:
     assert not check(tree, CSV).counts
 
 
+def test_a_database_whose_name_begins_as_the_writers_own_files() -> None:
+    tree: Tree = {"metadata": b'{"checkpoint-ts":1}', "rowferry.tmp/1": b"", "rowferry.lock": b""}
+    path, content = schema_file("", V1, None, "CREATE DATABASE x", 1, database="rowferry.own")
+    tree[path] = content
+    assert not check(tree, CSV).counts
+    tree["rowferry.own/t/v1/CDC000001.csv"] = tree["rowferry.new"] = b""
+    assert set(check(tree, CSV).counts) == {Rule.PATH_VERSION, Rule.UNKNOWN_OBJECT}
+
+
 def test_only_the_first_violations_are_kept() -> None:
     tree = clean()
     for number in range(MOST_SAMPLES + 5):

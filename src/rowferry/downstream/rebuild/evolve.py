@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from rowferry.change.chunk import DdlKind
 from rowferry.change.sqltype import Kind, SqlType
-from rowferry.change.table import Column, TableSchema
+from rowferry.change.table import Column, TableId, TableSchema
 from rowferry.downstream.rebuild.convert import rounded
 from rowferry.errors import BadInput
 from rowferry.mysql.ddl.cursor import TokenCursor
@@ -79,17 +79,8 @@ def _moved_columns(query: str) -> tuple[dict[str, str], set[str]]:
     renamed: dict[str, str] = {}
     gone: set[str] = set()
     cursor = TokenCursor(query)
-    if cursor.accept("SET", "STATEMENT"):  # MariaDB's settings for one statement
-        while not cursor.accept("FOR"):
-            cursor.take()
-    if not cursor.accept("ALTER"):
+    if _altered_name(cursor) is None:
         return renamed, gone
-    while not cursor.accept("TABLE"):
-        cursor.take()
-    cursor.accept("IF", "EXISTS")
-    cursor.qualified_name()
-    if cursor.accept_any("WAIT", "NOWAIT") == "WAIT":
-        cursor.take()
     while not cursor.done():
         change = cursor.accept("CHANGE")
         if change or cursor.accept("RENAME", "COLUMN"):
@@ -107,6 +98,39 @@ def _moved_columns(query: str) -> tuple[dict[str, str], set[str]]:
         if not cursor.done():
             cursor.take()
     return renamed, gone
+
+
+def altered_from(query: str, table: TableId) -> TableId:
+    """Return the name that a table had before an ALTER TABLE that may rename it, too.
+
+    Raises:
+        BadInput: the statement cannot be read.
+    """
+    cursor = TokenCursor(query)
+    old = _altered_name(cursor)
+    while old is not None and not cursor.done():
+        if cursor.accept("RENAME") and not cursor.at_any("COLUMN", "INDEX", "KEY"):
+            return TableId(old[0] or table.database, old[1])
+        cursor.skip_to_comma()
+        if not cursor.done():
+            cursor.take()
+    return table
+
+
+def _altered_name(cursor: TokenCursor) -> tuple[str, str] | None:
+    """Read the beginning of an ALTER TABLE; return database and table, None for anything else."""
+    if cursor.accept("SET", "STATEMENT"):  # MariaDB's settings for one statement
+        while not cursor.accept("FOR"):
+            cursor.take()
+    if not cursor.accept("ALTER"):
+        return None
+    while not cursor.accept("TABLE"):
+        cursor.take()
+    cursor.accept("IF", "EXISTS")
+    name = cursor.qualified_name()
+    if cursor.accept_any("WAIT", "NOWAIT") == "WAIT":
+        cursor.take()
+    return name
 
 
 def default_value(column: Column) -> Any:

@@ -7,12 +7,14 @@ takes it along, every other schema change makes the next step of the same table.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from rowferry.change.chunk import DdlKind
 from rowferry.change.table import TableId, TableSchema
 from rowferry.downstream.consume.storage import renamed_from
+from rowferry.downstream.rebuild.evolve import altered_from
 from rowferry.errors import BadInput, NoSuchTable, SinkDamaged
 from rowferry.flow.sink.storage.files import Files, each
 from rowferry.flow.sink.storage.index_file import read_metadata
@@ -149,13 +151,24 @@ def _follow(tables: dict[TableId, list[VersionStep]], documents: Iterable[Schema
         elif kind in (DdlKind.DROP_TABLE, DdlKind.TRUNCATE_TABLE, DdlKind.CREATE_TABLE):
             tables.pop(table, None)
         before: list[VersionStep] = []
-        if kind is DdlKind.RENAME_TABLE and document.query:
-            before = tables.pop(renamed_from(document.query, table), [])
+        origin = _origin(document.query, kind, table)
+        if origin != table:
+            before = tables.pop(origin, [])
         elif schema is not None:
             before = tables.get(table, [])
         if schema is not None and kind is not DdlKind.DROP_TABLE:
             coming.append((table, [*before, VersionStep(schema, document.query, kind)]))
     tables.update(coming)
+
+
+def _origin(query: str, kind: DdlKind, table: TableId) -> TableId:
+    """Return the name that a table had before a statement."""
+    if kind is DdlKind.RENAME_TABLE and query:
+        return renamed_from(query, table)
+    if kind is DdlKind.MULTI_SCHEMA_CHANGE:
+        with suppress(BadInput):  # who reads its rows is told
+            return altered_from(query, table)
+    return table
 
 
 def _whole(documents: list[SchemaDocument]) -> list[SchemaDocument]:

@@ -13,7 +13,8 @@ from urllib.parse import unquote
 from rowferry.downstream.storage_check.expected import ExpectedLayout
 from rowferry.downstream.storage_check.rules import Rule, StorageFindings
 
-OWN_PREFIX = "rowferry."  # the writer's own marks, at the prefix itself: no part of the layout
+# The writer's own marks, at the prefix itself: no part of the layout.
+OWN_NAMES = frozenset({"rowferry.owner", "rowferry.lock", "rowferry.tmp"})
 _NUMBER = re.compile(r"0|[1-9]\d{0,19}", re.ASCII)
 _DATE = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2}))?)?", re.ASCII)
 _DATE_LENGTH = {"year": 4, "month": 7, "day": 10}
@@ -120,7 +121,7 @@ class _Surveyor:
     def prefix(self) -> Survey:
         tree = Survey()
         for entry in self._entries(""):
-            if entry.name.startswith(OWN_PREFIX):
+            if entry.name in OWN_NAMES:
                 continue
             if entry.is_directory:
                 self._database(entry.name, tree)
@@ -275,7 +276,7 @@ class _Surveyor:
         if segment not in (_escaped(name), _percent(name) if at_top else ""):
             self._findings.add(Rule.PATH_NAME, path, f"{name!r} is written {_escaped(name)!r}")
         elif at_top and segment == _percent(name) != _escaped(name):
-            if name != "metadata" and not name.startswith(OWN_PREFIX):
+            if name != "metadata" and name not in OWN_NAMES:
                 words = f"{name!r} is written {_escaped(name)!r}"
                 self._findings.add(Rule.PATH_NAME, path, words)
         return name

@@ -9,9 +9,11 @@ import pytest
 from storage_kit import CSV, spec_for, storage, ts
 
 from rowferry.errors import BadOption, BadUri, OptionsConflict
+from rowferry.flow.assemble import option_tables, sink_traits
 from rowferry.flow.sink.storage.cron import Cron
 from rowferry.flow.sink.storage.options import StorageSettings, read_settings
 from rowferry.flow.sink.storage.sink import StorageSink
+from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 
@@ -106,6 +108,18 @@ def test_options_without_effect_are_taken() -> None:
             use_table_id_as_path=False,
         )
     )
+
+
+def test_whoever_sets_an_option_without_effect_is_told() -> None:
+    uri = "file:///x?protocol=csv&spool-disk-quota=5&spool-base-dir=/spool"
+    sink = {**cloud(flush_concurrency=2)["sink"], "csv": {"output-handle-key": True}}
+    _, told = build_spec(
+        "range://127.0.0.1:1", uri, {"sink": sink}, "feed", option_tables, sinks=sink_traits
+    )
+    ours = ("flush-concurrency", "output-handle-key", "spool-base-dir", "spool-disk-quota")
+    for key in ours:
+        assert [line for line in told if f"{key} has no effect: " in line], key
+    assert len(told) == len(ours)
 
 
 def test_expiry_needs_days_in_paths() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from rowferry.change.position import physical_ms
 from rowferry.flow.sink.storage.files import Files, each_fenced
@@ -51,4 +51,10 @@ def may_be_removed(directory: str, settings: StorageSettings, now: datetime) -> 
 
 
 def _first_kept(settings: StorageSettings, now: datetime) -> str:
-    return (now - timedelta(days=settings.storage.file_expiration_days)).strftime("%Y-%m-%d")
+    """Return the first day that stays; empty where all do."""
+    try:
+        age = timedelta(days=settings.storage.file_expiration_days)
+        moment = (now.astimezone(UTC) - age).astimezone(settings.layout.time_zone)
+    except OverflowError:
+        return ""  # before the first year of the calendar
+    return moment.date().isoformat()

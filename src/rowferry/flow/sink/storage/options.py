@@ -123,11 +123,16 @@ class StorageOptions(Section, section="sink.cloud-storage-config"):
     spool_disk_quota = option(
         _positive("spool-disk-quota"),
         10 << 30,
-        "Accepted for compatibility, without effect.",
+        "How much may wait on a local disk.",
         uri=True,
+        no_effect="a micro-batch decides how much waits",
     )
     spool_base_dir = option(
-        _absolute_path(), "", "Accepted for compatibility, without effect.", uri=True
+        _absolute_path(),
+        "",
+        "Where that waits.",
+        uri=True,
+        no_effect="it is in the directory of temporary files, TMPDIR",
     )
     output_column_id = option(flag(), False, "Schema files carry each column's number.")
     file_expiration_days = option(
@@ -141,7 +146,8 @@ class StorageOptions(Section, section="sink.cloud-storage-config"):
     flush_concurrency = option(
         _concurrency(),
         1,
-        "Accepted for compatibility; Spark's cores decide how much is written at once.",
+        "How many write one file.",
+        no_effect="Spark's cores decide how much is written at once",
     )
     output_raw_change_event = option(
         flag(),
