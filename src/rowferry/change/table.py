@@ -198,7 +198,8 @@ class TableSchema(JsonForm):
     def handle_index(self) -> Index | None:
         """The index that names a row: PRIMARY, else the best NOT NULL unique one.
 
-        Best means the fewest columns, then the smallest index id.
+        Best means no virtual columns, which codecs do not write; then the fewest columns, then the
+        smallest index id.
         """
         for index in self.indexes:
             if index.primary:
@@ -208,7 +209,7 @@ class TableSchema(JsonForm):
             for i in self.indexes
             if i.unique and all(not self.column(c).nullable for c in i.columns)
         ]
-        return min(fit, key=lambda i: (len(i.columns), i.id), default=None)
+        return min(fit, key=lambda i: (not self._is_written(i), len(i.columns), i.id), default=None)
 
     @cached_property
     def handle_key(self) -> tuple[str, ...]:
@@ -218,6 +219,12 @@ class TableSchema(JsonForm):
             return ()
         wanted = {c.lower() for c in index.columns}
         return tuple(c.name for c in self.columns if c.name.lower() in wanted)
+
+    @cached_property
+    def written_key(self) -> tuple[str, ...]:
+        """The handle key where codecs write all of it; else empty: a part names several rows."""
+        index = self.handle_index
+        return self.handle_key if index is not None and self._is_written(index) else ()
 
     @cached_property
     def visible(self) -> tuple[Column, ...]:
@@ -235,6 +242,10 @@ class TableSchema(JsonForm):
         if self.partitioning is None:
             return (self.table_id,)
         return tuple(p.physical_id for p in self.partitioning.partitions)
+
+    def _is_written(self, index: Index) -> bool:
+        written = {c.name.lower() for c in self.visible}
+        return all(name.lower() in written for name in index.columns)
 
     def at(self, version: int) -> TableSchema:
         """Return the same definition as another version."""

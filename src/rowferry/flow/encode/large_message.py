@@ -199,7 +199,7 @@ class LargeMessages:
         over = np.flatnonzero(lengths > topic.max_message_bytes)
         if not len(over):
             return whole
-        if self._handling == "none" or not rows.table.handle_key:
+        if self._handling == "none" or not rows.table.written_key:
             raise _too_large(rows, int(over[0]), int(lengths[over[0]]), topic)
         part, locations = rows.take(over), None
         if self._handling == "claim-check":

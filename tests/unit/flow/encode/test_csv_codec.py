@@ -304,7 +304,67 @@ def test_a_null_that_values_look_like_is_refused(null: str) -> None:
         codec_for(Csv, spec(csv={"null": null}))
 
 
-@pytest.mark.parametrize("null", ["\\N", "\\", "NULL"])
+def test_a_null_that_begins_texts_without_quotes_is_refused() -> None:
+    """A text that begins with the delimiter has a backslash before it."""
+    with pytest.raises(BadOption, match="sink.csv.null = .* could not tell it from values"):
+        codec_for(Csv, spec(csv={"quote": "", "null": "\\"}))
+    codec_for(Csv, spec(csv={"null": "\\"}))
+
+
+@pytest.mark.parametrize("null", ["\\N", "\\x", "NULL"])
 def test_nothing_is_told_where_no_text_looks_like_null(null: str) -> None:
     codec = codec_for(Csv, spec(csv={"quote": '"' if null == "NULL" else "", "null": null}))
     assert codec.advice([]) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "path"),
+    [
+        ({"csv": {"delimiter": "-"}}, "sink.csv.delimiter"),
+        ({"csv": {"delimiter": "."}}, "sink.csv.delimiter"),
+        ({"csv": {"delimiter": "e+"}}, "sink.csv.delimiter"),
+        ({"csv": {"delimiter": "0"}}, "sink.csv.delimiter"),
+        ({"csv": {"quote": "1"}}, "sink.csv.quote"),
+        ({"csv": {"quote": "-"}}, "sink.csv.quote"),
+        ({"terminator": "5"}, "sink.terminator"),
+        ({"csv": {"delimiter": "ru", "output-old-value": True}}, "sink.csv.delimiter"),
+        ({"csv": {"delimiter": "l", "output-old-value": True}}, "sink.csv.delimiter"),
+        ({"terminator": '"'}, "sink.terminator"),
+        ({"terminator": '"\n'}, "sink.terminator"),
+        ({"terminator": ";", "csv": {"quote": ""}}, "sink.terminator"),
+        ({"terminator": "\\\n", "csv": {"quote": ""}}, "sink.terminator"),
+    ],
+)
+def test_marks_that_readers_find_in_values_are_refused(config: dict[str, Any], path: str) -> None:
+    with pytest.raises(BadOption, match=f"{path} = "):
+        codec_for(Csv, spec(**config))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"csv": {"delimiter": "ru"}},
+        {"csv": {"delimiter": "FE"}},
+        {"csv": {"delimiter": "-|"}},
+        {"csv": {"delimiter": "I", "quote": ""}},
+        {"csv": {"quote": "I"}},
+        {"csv": {"quote": "U", "output-old-value": True}},
+        {"terminator": ";"},
+        {"terminator": ";\n", "csv": {"quote": ""}},
+    ],
+)
+def test_unusual_marks_are_read_back(config: dict[str, Any]) -> None:
+    schema = table(SqlType("double"), SqlType("int"), SqlType("text"))
+    values: list[tuple[Any, ...]] = [(-1.5e-7, -105, "FE;-|I"), (1e21, 0, ""), (None, None, None)]
+    rows = inserts(schema, *values)
+    codec = codec_for(Csv, spec(**config))
+    expected = [(Op.INSERT, None, dict(zip("abc", v, strict=True))) for v in values]
+    assert images(read(codec, text(codec.encode_rows(rows, 5)), schema)) == expected
+
+
+def test_lines_with_another_terminator_are_refused_without_quotes() -> None:
+    """Else the rest of theirs would be the end of the last text."""
+    rows = inserts(INT_TEXT, (1, "x"), (2, "y"))
+    written = text(codec_for(Csv, spec(csv={"quote": ""})).encode_rows(rows, 5))
+    with pytest.raises(DecodeError, match="another terminator"):
+        read(codec_for(Csv, spec(terminator="\n", csv={"quote": ""})), written)

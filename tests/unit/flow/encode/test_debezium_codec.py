@@ -70,6 +70,24 @@ def test_a_delete_is_followed_by_a_tombstone_in_its_partition() -> None:
     assert one.batch(partitioned, TOPIC).partitions.tolist() == [2, 2, 1]  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(("old", "new"), [(1.5, 1.0), (1.0, 1.5), (1e300, 2.0), (1e19, 1e18)])
+def test_a_type_guessed_without_a_schema_holds_both_images(old: float, new: float) -> None:
+    one, table = codec("debezium-disable-schema=true"), parse_create("create table d.t (c double)")
+    update = rows(table, (Op.UPDATE, {"c": old}, {"c": new}))
+    (found,) = one.decode_message(None, one.encode_rows(update, 5).values[0].as_py())
+    assert isinstance(found, Rows)
+    assert [image[0].as_py()["c"] for image in (found.before, found.after)] == [old, new]
+
+
+@pytest.mark.parametrize(("elements", "number"), [("'a',''", 2), ("''", 1), ("'a'", 0)])
+def test_an_empty_element_comes_back(elements: str, number: int) -> None:
+    one, table = codec(), parse_create(f"create table d.t (c enum({elements}))")
+    added = rows(table, (Op.INSERT, None, {"c": number}))
+    (found,) = one.decode_message(None, one.encode_rows(added, 5).values[0].as_py())
+    assert isinstance(found, Rows)
+    assert found.after.to_pylist() == [{"c": number}]
+
+
 def test_without_tombstones_there_are_none() -> None:
     one = codec("debezium-disable-schema=true&debezium-tombstones-on-delete=false")
     assert [v["op"] for _, v in sent(one, *ALL)] == ["c", "u", "d"]

@@ -15,22 +15,25 @@ from codec_kit import codec_for
 from rowferry.change.chunk import DdlKind, Op, Rows, SchemaChange, Watermark
 from rowferry.change.plan import Topic
 from rowferry.change.sqltype import SqlType
-from rowferry.change.table import TableId, TableSchema
+from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import (
     BadOption,
     BadUri,
     DecodeError,
+    EncodeError,
     MessageTooLarge,
     OptionsConflict,
     SinkUnavailable,
     SinkUnwritable,
 )
 from rowferry.flow.encode import claim_check
+from rowferry.flow.encode.canal.codec import Canal
 from rowferry.flow.encode.canal_json.codec import CanalJson
 from rowferry.flow.encode.claim_check import FolderStore
 from rowferry.flow.encode.contract import Codec, Encoded
 from rowferry.flow.encode.large_message import LargeMessageOptions, check_large_messages
 from rowferry.flow.encode.open_protocol.codec import OpenProtocol
+from rowferry.flow.encode.simple.codec import Simple
 from rowferry.registry import CODECS
 
 KAFKA = "kafka://broker/topic?enable-tidb-extension=true"
@@ -73,6 +76,20 @@ def mixed(long: str = LONG) -> Rows:
 
 
 BOTH = pytest.mark.parametrize("kind", [CanalJson, OpenProtocol], ids=["canal-json", "open"])
+
+
+# Its key has a column that no codec writes: the other one names several rows.
+HALF_WRITTEN = TableSchema(
+    TableId("test", "t"),
+    1,
+    1,
+    (
+        Column(1, "a", SqlType("int"), nullable=False),
+        Column(2, "v", SqlType("int"), nullable=False, generated="virtual"),
+        Column(3, "b", SqlType("varchar", length=900)),
+    ),
+    (Index(1, "u", ("a", "v"), unique=True),),
+)
 
 
 # --- refused -------------------------------------------------------------------------------------
@@ -412,6 +429,24 @@ def test_values_that_are_refused(
 def test_an_empty_text_is_the_default() -> None:
     keys = ("large-message-handle-option", "large-message-handle-compression")
     assert LargeMessageOptions.read(dict.fromkeys(keys, "")) == LargeMessageOptions.read({})
+
+
+@pytest.mark.parametrize("kind", [CanalJson, OpenProtocol, Simple])
+@pytest.mark.parametrize("how", ["handle-key-only", "claim-check"])
+def test_a_row_is_not_shortened_to_a_part_of_its_key(
+    kind: type[Codec], how: str, tmp_path: Path
+) -> None:
+    codec = handled(kind, how, claim_check_storage_uri=f"file://{tmp_path}")
+    with pytest.raises(MessageTooLarge):
+        codec.encode_rows(inserts(HALF_WRITTEN, (1, 2, LONG)), 5, SMALL)
+
+
+@pytest.mark.parametrize("kind", [CanalJson, OpenProtocol, Canal])
+def test_a_delete_does_not_hold_a_part_of_its_key(kind: type[Codec]) -> None:
+    wish = spec("kafka://broker/topic", **{"delete-only-output-handle-key-columns": True})
+    rows = chunk(HALF_WRITTEN, (Op.DELETE, {"a": 1, "v": 2, "b": "x"}, None))
+    with pytest.raises(EncodeError, match=r"test\.t: a change has no column to write"):
+        codec_for(kind, wish).encode_rows(rows, 5)
 
 
 @pytest.mark.parametrize("kind", [CanalJson, OpenProtocol])

@@ -198,6 +198,19 @@ def test_a_unique_key_serves_as_handle() -> None:
     assert (found.table.primary_key, found.table.handle_key) == ((), ("b",))
 
 
+def test_a_part_of_a_key_is_no_handle() -> None:
+    """Readers would take rows that differ in the virtual column alone for one."""
+    schema = parse_create(
+        "create table t (a int not null, v int as (a + 1) virtual not null, unique key (a, v))",
+        "test",
+    )
+    assert json.loads(value(codec(), inserts(schema, (1, 2))))["u"] == {
+        "a": {"t": 3, "f": 1 + 16 + 32, "v": 1}
+    }
+    (found,) = read(codec(), sent(codec(), inserts(schema, (1, 2))))
+    assert found.table.handle_key == ()
+
+
 # --- only updated columns ------------------------------------------------------------------------
 
 THREE = table(SqlType("int"), SqlType("int"), SqlType("int"), SqlType("varchar"))
@@ -306,6 +319,12 @@ def test_a_message_takes_rows_up_to_the_limit_and_not_beyond() -> None:
     ):
         messages = one.batch(raw, Topic("t", 1, limit))
         assert [len(c) for c in read(one, messages)] == counts
+
+
+def test_a_message_may_hold_any_number_of_rows() -> None:
+    one = codec(f"{KAFKA}?max-batch-size={10**30}")
+    (found,) = read(one, sent(one, inserts(THREE, (1, 2, 3, "x"), (2, 2, 3, "y"))))
+    assert len(found) == 2
 
 
 def test_nothing_is_no_message() -> None:

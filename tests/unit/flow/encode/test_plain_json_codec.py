@@ -199,6 +199,29 @@ def test_a_message_alone_has_guessed_types() -> None:
     assert image == {**ROW, "must": None, "e": "b", "s": "x,y", "b": "AP8="}
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "kind", "read"),
+    [
+        ("1.5", "1", "double", [1.5, 1.0]),
+        ("1", "1.5", "double", [1.0, 1.5]),
+        ("18446744073709551615", "1", "bigint unsigned", [(1 << 64) - 1, 1]),
+        ("1e+300", "100000000000000000000", "double", [1e300, 1e20]),
+        ('{"a":1}', "5", "json", ['{"a":1}', "5"]),
+        ('"x"', "5", "json", ['"x"', "5"]),
+        ('"x"', "null", "longtext", ["x", None]),
+    ],
+)
+def test_a_guessed_type_holds_the_old_value_and_the_new_one(
+    old: str, new: str, kind: str, read: list[Any]
+) -> None:
+    head = '{"op":"update","database":"d","table":"t","commitTs":1,"key":null'
+    text = f'{head},"before":{{"c":{old}}},"after":{{"c":{new}}}}}'
+    (found,) = codec().decode_message(None, text.encode())
+    assert isinstance(found, Rows)
+    assert found.table.columns[0].type.sql == kind
+    assert [image[0].as_py()["c"] for image in (found.before, found.after)] == read
+
+
 def test_messages_in_an_array_alone() -> None:
     body = b"[" + b",".join(written(codec())) + b"]"
     found = list(codec().decode_message(None, body))

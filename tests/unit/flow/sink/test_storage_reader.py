@@ -202,6 +202,31 @@ def test_an_index_goes_before_the_files_that_it_counts(
     assert {f"{DAY}/meta/CDC.index", f"{DAY}/{name(1)}"} == set(gone)
 
 
+@pytest.mark.parametrize("days", [700_000, 730_000, 737_000, 999_999, 10**10])
+def test_nothing_is_older_than_thousands_of_years(tmp_path: Path, days: int) -> None:
+    clock = [datetime(2023, 5, 9, 12, tzinfo=UTC)]
+    config = {"sink": {"cloud-storage-config": {"file-expiration-days": days}}}
+    feed = opened(tmp_path, config=config, now=lambda: clock[0])
+    feed.run(segment(0, SLICE))
+    everything = files_in(tmp_path)
+    clock[0] = datetime(2023, 5, 10, 2, tzinfo=UTC)
+    feed.run(watermark=NOON)
+    assert files_in(tmp_path) == everything
+
+
+@pytest.mark.parametrize(("hours", "is_kept"), [("00:30:00", True), ("01:00:00", False)])
+def test_days_before_the_checkpoint_have_24_hours(
+    tmp_path: Path, hours: str, is_kept: bool
+) -> None:
+    """Of the day before, an hour is missing in Berlin."""
+    config = {"sink": {"cloud-storage-config": {"file-expiration-days": 1}}}
+    feed = opened(tmp_path, config=config, query="time-zone=Europe/Berlin")
+    feed.run(segment(0, SLICE, at=ts("2023-03-25T12:00:00+01:00")))
+    checkpoint = ts(f"2023-03-27T{hours}+02:00")
+    expire(feed.sink._files, feed.sink._ownership, feed.sink.settings, checkpoint)
+    assert any("2023-03-25" in path for path in files_in(tmp_path)) == is_kept
+
+
 def test_nothing_expires_unless_asked(tmp_path: Path) -> None:
     feed = opened(tmp_path, now=lambda: datetime(2033, 1, 1, 2, tzinfo=UTC))
     feed.run(segment(0, SLICE), watermark=ts("2033-01-01T00:00:00"))

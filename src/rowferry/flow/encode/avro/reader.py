@@ -104,19 +104,20 @@ class RecordReader:
     Attributes:
         name: the table's name as far as Avro names keep it.
         columns: those of the table, without the extension.
-        fields: every field's name and how it is read, in the schema's order.
+        fields: every field's name, how it is read, and whether it is a column's, in the schema's
+            order.
     """
 
     name: TableId
     columns: tuple[Column, ...]
-    fields: tuple[tuple[str, Read], ...]
+    fields: tuple[tuple[str, Read, bool], ...]
 
     def read(self, cursor: BinaryCursor) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the row's values, and those of the extension fields."""
         row: dict[str, Any] = {}
         own: dict[str, Any] = {}
-        for name, read in self.fields:
-            into = own if name in _OWN else row
+        for name, read, is_column in self.fields:
+            into = row if is_column else own
             try:
                 into[name] = read(cursor)
             except DecodeError as err:
@@ -143,18 +144,18 @@ def record_reader(schema: str, in_key: bool = False) -> RecordReader:
         columns, fields = [], []
         for place, field in enumerate(form["fields"], 1):
             name, branches = field["name"], field["type"]
-            if name == BEFORE:
-                fields.append((name, _in_union(branches, _image_reader(branches[1]))))
-                continue
-            if name in _OWN:
-                fields.append((name, _AVRO[branches]))
-                continue
             union = branches if isinstance(branches, list) else [branches]
             avro = next(b for b in union if b != "null")
+            if name == BEFORE and avro["type"] == "record":
+                fields.append((name, _in_union(branches, _image_reader(avro)), False))
+                continue
+            if name in _OWN and isinstance(avro, str):  # a column's would tell its SQL type
+                fields.append((name, _AVRO[avro], False))
+                continue
             kind = _sql_type(avro, in_key)
             columns.append(Column(place, name, kind, nullable="null" in union))
             read = _reader(avro, kind)
-            fields.append((name, _in_union(union, read) if union is branches else read))
+            fields.append((name, _in_union(union, read) if union is branches else read, True))
         database = form["namespace"].partition(".")[2]
     except (ValueError, KeyError, TypeError, StopIteration, BadInput, RecursionError) as err:
         raise DecodeError(f"the schema is not one of this format: {err!r}") from None

@@ -127,13 +127,15 @@ class Canal(MessageCodec):
         """Return one image of each row, as fields of that number; empty where a row has none."""
         image = rows.before if number == 1 else rows.after
         written = fields(rows.table, image) if there.any() else []
-        if there.any() and not written:
+        keep = rows.table.written_key
+        key_only = self._delete_handle_only and bool(pc.any(deletes).as_py())
+        if there.any() and (not written or (key_only and not keep)):
             raise EncodeError(f"{rows.table.id}: a change has no column to write")
         nothing = pa.scalar(b"", wire.BINARY)
         have, parts = pa.array(there), []
         for field in written:
             shown = have
-            if self._delete_handle_only and field.column.name not in rows.table.handle_key:
+            if key_only and field.column.name not in keep:
                 shown = pc.and_not(have, deletes)
             made = wire.message_field(number, self._column(rows.table, field, deletes))
             parts.append(pc.if_else(shown, made, nothing))

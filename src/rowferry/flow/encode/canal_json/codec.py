@@ -249,7 +249,7 @@ class CanalJson(MessageCodec):
         has_after = images.op != Op.DELETE
         before = _slots(layout, fields(rows.table, rows.before)) if images.has_before.any() else []
         after = _slots(layout, fields(rows.table, rows.after)) if has_after.any() else []
-        keep = set(rows.table.handle_key)
+        keep = set(rows.table.written_key)
         if key_only:
             before, after = _only(before, keep), _only(after, keep)
         doomed = _only(before, keep) if self._delete_handle_only else before

@@ -62,6 +62,7 @@ def _delimiter() -> OptionShape[str]:
 
 _ESCAPED: Final = {ord("\\"): b"\\", ord("\r"): b"r", ord("\n"): b"n"}  # behind a backslash
 _NUMBER: Final = re.compile(rb"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_IN_NUMBERS: Final = frozenset(b"0123456789+-.e")
 _IN_WORDS: Final = re.compile(rb"[A-Za-z0-9_-]")
 # Its words are checked after the delimiter and quote together, whose fault is the worse one.
 _PACKINGS: Final = ("base64", "hex")
@@ -93,7 +94,9 @@ class CsvOptions(Section, section="sink.csv"):
         False,
         "Write an update as a delete of the old and an insert of the new row, marked as an update.",
     )
-    output_handle_key = option(flag(), False, "Accepted for compatibility; it has no effect.")
+    output_handle_key = option(
+        flag(), False, "Write the handle key.", no_effect="TiCDC writes none either"
+    )
     output_field_header = option(flag(), False, "Begin each file with column names.")
 
 
@@ -139,16 +142,44 @@ class Csv(MessageCodec):
         if not self._quote and set(self._delimiter) & set(b"\\rn"):
             raise BadOption(f"{path} may not hold a backslash, r or n when quote is empty")
         marks = (self._delimiter, self._quote, b"\r", b"\n")
-        if any(m and m in self._null for m in marks) or _NUMBER.fullmatch(self._null):
+        escape = not self._quote and self._null == b"\\"  # which may stand before a delimiter
+        if any(m and m in self._null for m in marks) or _NUMBER.fullmatch(self._null) or escape:
             raise BadOption(
                 f"{_path(CsvOptions.null)} = {options.null!r}: readers could not tell it from "
                 "values; choose a text that is no number and holds no quote, delimiter or line "
-                "break"
+                "break, and more than a backslash"
             )
+        self._refuse_marks_in_values()
         if shared[DELETE_ONLY_HANDLE_KEY]:
             raise OptionsConflict(
                 f"{SINK.path(DELETE_ONLY_HANDLE_KEY.key)}: CSV protocol always output all columns "
                 "for the delete event, set it to false"
+            )
+
+    def _refuse_marks_in_values(self) -> None:
+        """Refuse what may stand inside values that are written without quotes and escapes."""
+        end = SINK.path(TERMINATOR.key)
+        marks = {
+            _path(CsvOptions.delimiter): self._delimiter,
+            _path(CsvOptions.quote): self._quote,
+            end: self._terminator,
+        }
+        for path, mark in marks.items():
+            if mark and _IN_NUMBERS.issuperset(mark):
+                raise BadOption(f"{path} = {mark.decode()!r}: readers find it in numbers")
+        if self._old_value and any(self._delimiter in word for word in (b"true", b"false")):
+            raise BadOption(
+                f"{_path(CsvOptions.delimiter)} = {self._delimiter.decode()!r}: readers find it in "
+                f"the true and false of {CsvOptions.output_old_value.key}"
+            )
+        if self._quote and self._quote in self._terminator:
+            raise BadOption(f"{end} = {self._terminator.decode()!r}: it holds the quote")
+        if not self._quote and (
+            self._terminator.startswith(b"\\") or not set(self._terminator) & set(b"\r\n")
+        ):
+            raise BadOption(
+                f"{end} = {self._terminator.decode()!r}: readers find it in texts; where quote is "
+                "empty it must hold a line break, and not begin with a backslash"
             )
 
     @property
@@ -171,7 +202,7 @@ class Csv(MessageCodec):
         """Say where a text may be taken for NULL: without quotes only escapes tell them apart."""
         escapes = b"\\rn" + self._delimiter  # what may stand behind the backslash of a text
         no_text = self._null.startswith(b"\\") and self._null[1:2] not in escapes
-        if self._quote or no_text or self._null == b"\\":
+        if self._quote or no_text:
             return []
         return [
             f"{_path(CsvOptions.quote)} is empty, so that readers take a text that is written "

@@ -123,11 +123,15 @@ class _Tokens:
         return step
 
 
-def _words(block: _Block, place: int, name: str, allowed: dict[str, int]) -> npt.NDArray[np.int8]:
+_BARE_WORDS = Style(kernels_spans.PLAIN, kernels_spans.PLAIN, names=True)
+
+
+def _words(
+    block: _Block, place: int, name: str, allowed: dict[str, int], style: Style = _BARE_WORDS
+) -> npt.NDArray[np.int8]:
     """Return a column of fixed words as numbers."""
     spans = block.column(place)
     column = Column(0, name, SqlType("enum", elements=tuple(allowed)))
-    style = Style(kernels_spans.PLAIN, kernels_spans.PLAIN, names=True)
     index = read_column(spans, column, style).to_numpy(zero_copy_only=False)
     if (index == 0).any():
         raise spans.wrong(int(np.argmax(index == 0)), column, f"is not one of {', '.join(allowed)}")
@@ -139,7 +143,7 @@ def _ops(
     block: _Block, dialect: Dialect
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int8] | None]:
     """Return each line's op, and whether it is half of an update (None: not told)."""
-    op = _words(block, 0, "operation", {k: int(v) for k, v in _OPS.items()})
+    op = _words(block, 0, "operation", {k: int(v) for k, v in _OPS.items()}, dialect.style)
     if not dialect.is_update:
         return op, None
     return op, _words(block, dialect.meta - 1, "is-update", {"false": 0, "true": 1})

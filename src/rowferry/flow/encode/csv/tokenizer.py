@@ -15,7 +15,7 @@ WORDS = {
     TOO_MANY: "it has more columns than the table",
     UNCLOSED: "a quoted field is not closed",
     NO_END: "it does not end with the terminator (is the file cut short?)",
-    STRAY: "something follows a quoted field",
+    STRAY: "something follows a quoted field, or a line ends with another terminator",
 }
 
 
@@ -44,7 +44,10 @@ def _quoted_end(data: Bytes, at: int, quote: int) -> int:
 
 @compiled
 def _bare_end(data: Bytes, at: int, delimiter: Bytes, end: Bytes, last: bool, escapes: bool) -> int:
-    """Return where a field without quotes ends: at a delimiter, a line's end, or the data's."""
+    """Return where a field without quotes ends: at a delimiter, a line's end, or the data's.
+
+    With escapes no field holds a line break.
+    """
     while at < len(data):
         byte = data[at]
         if escapes and byte == 92:
@@ -54,7 +57,7 @@ def _bare_end(data: Bytes, at: int, delimiter: Bytes, end: Bytes, last: bool, es
             return at
         if byte == end[0] and last and _stands(data, at, end):
             return at
-        if not last and (byte == 10 or byte == 13):
+        if (escapes or not last) and (byte == 10 or byte == 13):
             return at
         at += 1
     return len(data)

@@ -58,6 +58,7 @@ _PLAIN: Final = {
     "string": SqlType("longtext"),
 }
 _BIG: Final = "BIGINT UNSIGNED"
+_LONG: Final = 1 << 63
 
 
 def read_message(key: bytes | None, value: bytes | None) -> Iterator[Change]:
@@ -156,11 +157,10 @@ _Fact = tuple[str, str, str, tuple[tuple[str, str], ...], bool, str]
 def _facts(schema: dict[str, Any] | None, images: tuple[Any, Any]) -> tuple[_Fact, ...]:
     """Return (column, type, meaning, parameters, nullable, own type) of each column."""
     if schema is None:
-        values: dict[str, Any] = {}
+        values: dict[str, list[Any]] = {}
         for image in reversed(images):
             for column, value in (image or {}).items():
-                if values.get(column) is None:
-                    values[column] = value
+                values.setdefault(column, []).append(value)
         return tuple((c, _guess(v), "", (), True, "") for c, v in values.items())
     (members,) = (f["fields"] for f in schema["fields"] if f.get("field") == "after")
     return tuple(
@@ -176,12 +176,15 @@ def _facts(schema: dict[str, Any] | None, images: tuple[Any, Any]) -> tuple[_Fac
     )
 
 
-def _guess(value: Any) -> str:
-    if isinstance(value, bool):
+def _guess(values: list[Any]) -> str:
+    """Return a type that holds what a column has in all images: `1` may be one of 1.0 and 1.5."""
+    held = [v for v in values if v is not None]
+    if not held or not all(isinstance(v, int | float) for v in held):
+        return "string"
+    if all(isinstance(v, bool) for v in held):
         return "boolean"
-    if isinstance(value, int):
-        return "int64"
-    return "double" if isinstance(value, float) else "string"
+    whole = all(isinstance(v, int) and -_LONG <= v < _LONG for v in held)
+    return "int64" if whole else "double"
 
 
 @lru_cache(maxsize=1024)
@@ -256,7 +259,7 @@ def _value(kind: SqlType, fact: _Fact, value: Any) -> Any:
             return int.from_bytes(b64decode(value, validate=True), "little")
         case Kind.ENUM:
             text = value.replace("\\,", ",")
-            return kind.elements.index(text) + 1 if text else 0
+            return kind.elements.index(text) + 1 if text or "" in kind.elements else 0
         case Kind.SET:
             return sum(1 << kind.elements.index(n) for n in value.split(",") if n)
         case Kind.DATE:

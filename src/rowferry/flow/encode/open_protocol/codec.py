@@ -118,8 +118,9 @@ class OpenProtocol(MessageCodec):
         partitions = messages.partitions
         if partitions is None:
             partitions = np.zeros(len(messages.values), np.int32)
+        most = min(self._batch_rows, len(messages.values))  # the option may be any number
         keys, values, places = kernels_open.frame(
-            messages.keys, messages.values, partitions, self._batch_rows, topic.max_message_bytes
+            messages.keys, messages.values, partitions, most, topic.max_message_bytes
         )
         return Encoded(values, keys, rows=messages.row_count, partitions=places)
 
@@ -164,8 +165,8 @@ class OpenProtocol(MessageCodec):
         images, layout, table = ImagePresence.of(rows), Layout(), rows.table
         deletes = images.op == Op.DELETE
         with_old = (images.op == Op.UPDATE) & images.has_before & self._old_value
-        handle = set(table.handle_key) if key_only else None
-        doomed_only = set(table.handle_key) if self._delete_handle_only else handle
+        handle = set(table.written_key) if key_only else None
+        doomed_only = set(table.written_key) if self._delete_handle_only else handle
         before, after, doomed = _Shown(), _Shown(), _Shown()
         if (deletes | with_old).any():
             written = fields(table, rows.before)
@@ -225,7 +226,7 @@ def _opening(field: Field) -> bytes:
 def _head(table: TableSchema, field: Field) -> bytes:
     """Return what a column says before its value."""
     column = field.column
-    handle = b',"h":true' if column.name in table.handle_key else b""
+    handle = b',"h":true' if column.name in table.written_key else b""
     return b'"t":%d%s,"f":%d,"v":' % (type_code(column.type), handle, flags_of(table, column))
 
 

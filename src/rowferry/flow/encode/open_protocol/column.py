@@ -62,7 +62,7 @@ def flags_of(table: TableSchema, column: Column) -> Flag:
         flags |= Flag.NULLABLE
     if column.generated:
         flags |= Flag.GENERATED
-    elif column.name in table.handle_key:
+    elif column.name in table.written_key:
         flags |= Flag.HANDLE_KEY
     for index in table.indexes:
         names = [name.lower() for name in index.columns]

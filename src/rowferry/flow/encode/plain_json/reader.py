@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -166,11 +166,10 @@ def _guessed(message: Mapping[str, Any], row: int) -> TableSchema:
     images = [i for i in (message.get("after"), message.get("before")) if isinstance(i, dict)]
     if "op" in message and not images:
         raise DecodeError(f"row {row}: {tokens.WORDS[tokens.NO_IMAGE]}")
-    values: dict[str, Any] = {}
+    values: dict[str, list[Any]] = {}
     for image in images:
         for column, value in image.items():
-            if values.get(column) is None:
-                values[column] = value
+            values.setdefault(column, []).append(value)
     try:
         "".join([*name, *values]).encode()
     except UnicodeEncodeError:
@@ -178,16 +177,23 @@ def _guessed(message: Mapping[str, Any], row: int) -> TableSchema:
     keys = message.get("key")
     key = tuple(keys) if isinstance(keys, dict) else ()
     columns = tuple(
-        Column(place + 1, column, _type_of(value), nullable=column not in key)
-        for place, (column, value) in enumerate(values.items())
+        Column(place + 1, column, _type_of(held), nullable=column not in key)
+        for place, (column, held) in enumerate(values.items())
     )
     index = Index(1, "PRIMARY", key, unique=True, primary=True)
     return TableSchema(name, 0, 0, columns, (index,) if key else (), inferred=True)
 
 
-def _type_of(value: Any) -> SqlType:
-    if isinstance(value, bool | dict | list):
+def _type_of(values: Sequence[Any]) -> SqlType:
+    """Return a type that holds what a column has in all images: `1` may be one of 1.0 and 1.5."""
+    held = [v for v in values if v is not None]
+    kinds = {type(v) for v in held}
+    if kinds <= {str}:
+        return SqlType("longtext")
+    if not kinds <= {int, float}:
         return SqlType("json")
-    if isinstance(value, int):
-        return SqlType("bigint", unsigned=value >= 1 << 63)
-    return SqlType("double" if isinstance(value, float) else "longtext")
+    least, most = min(held), max(held)
+    for unsigned, low, high in ((False, -(1 << 63), 1 << 63), (True, 0, 1 << 64)):
+        if kinds == {int} and low <= least and most < high:
+            return SqlType("bigint", unsigned=unsigned)
+    return SqlType("double")

@@ -218,7 +218,7 @@ class Simple(MessageCodec):
     ) -> Encoded:
         images, table = ImagePresence.of(rows), rows.table
         deletes = images.op == Op.DELETE
-        keep = set(table.handle_key) if key_only else None
+        keep = set(table.written_key) if key_only else None
         old_fields, new_fields = (
             _sorted_fields(table, image, keep) if wanted else []
             for image, wanted in (

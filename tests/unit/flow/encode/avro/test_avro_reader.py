@@ -63,6 +63,24 @@ def test_the_table_is_what_the_schemas_tell(stub: RegistryStub) -> None:
     }
 
 
+def test_columns_named_like_fields_of_the_format_are_columns(stub: RegistryStub) -> None:
+    schema = table(
+        "_tidb_op varchar(9), _tidb_commit_ts bigint unsigned not null, _ticdc_before int, "
+        "_tidb_corrupted json"
+    )
+    row = {
+        "id": 1,
+        "_tidb_op": "u",
+        "_tidb_commit_ts": 7,
+        "_ticdc_before": None,
+        "_tidb_corrupted": "1",
+    }
+    codec = avro(schema_registry=stub.url)
+    (found,) = read(codec, codec.encode_rows(inserts(schema, row), 0, TOPIC))
+    assert found.after.to_pylist() == [row]
+    assert (found.op.tolist(), found.commit_ts.tolist()) == ([Op.INSERT], [0])
+
+
 def test_what_the_format_does_not_carry(stub: RegistryStub) -> None:
     schema = table("c int")
     old, new = {"id": 1, "c": 1}, {"id": 1, "c": 2}

@@ -172,6 +172,15 @@ def test_a_table_without_a_key_is_refused_by_name() -> None:
         key_schema(parse_create(virtual), Modes())
 
 
+def test_of_two_keys_the_one_without_virtual_columns_is_taken() -> None:
+    both = parse_create(
+        "create table t.v (a int not null, b int not null, "
+        "v int as (a + 1) virtual not null, unique key (v), unique key (a, b))"
+    )
+    assert both.handle_key == both.written_key == ("a", "b")
+    assert [f["name"] for f in json.loads(key_schema(both, Modes()))["fields"]] == ["a", "b"]
+
+
 def test_virtual_columns_are_left_out() -> None:
     form = json.loads(value_schema(table("b int as (id + 1) virtual, c int"), Modes(), False))
     assert [f["name"] for f in form["fields"]] == ["id", "c"]
