@@ -88,8 +88,9 @@ class ColumnSelectors:
         if rule is None:
             return []
         way = rule.partition.strip().lower()
-        if way.startswith("["):
-            named = [c.strip(" \t`") for c in rule.partition.strip(" \t[]").split(",")]
+        listed = rule.listed_columns()
+        if listed is not None:
+            named = list(listed)
         elif way == "columns":
             named = list(rule.columns)
         elif way in ("index-value", "rowid", "pk"):

@@ -259,7 +259,11 @@ class _Rule:
             policy.tests += [(op, image, e.fit(table)) for op, image, e in self._expressions]
 
     def _watched(self, policy: _Policy, table: TableSchema) -> list[str] | None:
-        """Return the columns whose change keeps an update; None: the rule says nothing here."""
+        """Return the columns whose change keeps an update; None: the rule says nothing here.
+
+        Virtual generated columns change with others, are never written, and not all sources tell
+        them: they count as columns of keys only.
+        """
         listed: set[str] = set()
         for name in self._rule.ignore_update_only_columns:
             column = table.by_name.get(name.lower())
@@ -271,4 +275,5 @@ class _Rule:
         keys = {c.lower() for i in table.indexes if i.primary or i.unique for c in i.columns}
         if not listed:
             return None
-        return [c.name for c in table.columns if c.name not in listed or c.name.lower() in keys]
+        others = [c.name for c in table.visible if c.name not in listed]
+        return [c.name for c in table.columns if c.name in others or c.name.lower() in keys]

@@ -7,8 +7,10 @@ excludes, `#` begins a comment, `@file` imports a file of rules. The last rule t
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,6 +32,7 @@ class TableFilter:
             BadFilterRule: a syntax error; the text names the place and the rule.
             BadConfigFile: an imported file cannot be read.
         """
+        self._case_sensitive = case_sensitive
         self._name: Callable[[str], str] = str if case_sensitive else fold
         # From the last to the first, so that the first match decides.
         self._rules = [*_parse_rules(rules, case_sensitive)][::-1]
@@ -73,6 +76,23 @@ class TableFilter:
             self._databases[database] = known
         return known
 
+    def matches_in_some_database(self, table: str) -> bool:
+        """Return whether a table of this name could match, whatever its database is."""
+        name = self._name(table)
+        spoken = (r for r in self._rules if r.positive or r.database.everything)
+        return next((r.positive for r in spoken if r.table.matches(name)), False)
+
+    def of_topics(self) -> TableFilter:
+        """Return a filter for names as topics have them: with `_` for what topics cannot have."""
+        cased = self._case_sensitive
+        other = copy.copy(self)
+        other._rules = [
+            _Rule(r.positive, r.database.of_topics(cased), r.table.of_topics(cased))
+            for r in self._rules
+        ]
+        other._tables, other._databases = Remembered(), Remembered()
+        return other
+
 
 def named_by(rule: str, case_sensitive: bool = False) -> tuple[str | None, str | None]:
     """Return the database and the table that a rule names; None for a part with a wildcard.
@@ -104,6 +124,15 @@ class _Part:
         if self.literal is not None:
             return name == self.literal
         return self.regex is None or self.regex.search(name) is not None
+
+    def of_topics(self, case_sensitive: bool) -> _Part:
+        if self.literal is not None:
+            return _Part(literal=_FOREIGN.sub("_", self.literal))
+        if self.regex is not None:
+            with suppress(_Wrong):  # a range such as [a-ö] has no end then
+                pattern = _FOREIGN_LITERAL.sub("_", self.regex.pattern)
+                return _Part(regex=_compile(pattern, case_sensitive))
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +174,10 @@ def _parse_line(line: str, place: str, case_sensitive: bool) -> Iterator[_Rule]:
 class _Wrong(Exception):
     """What is wrong with a rule, without its place."""
 
+
+# What no topic's name has, by itself and inside a regular expression.
+_FOREIGN = re.compile(r"[^A-Za-z0-9._-]")
+_FOREIGN_LITERAL = re.compile(r"\\[^A-Za-z0-9._-]|[ \u0080-\U0010ffff]")
 
 _REGEX = re.compile(r"/(?:\\.|[^/])+/")
 _QUOTED = {'"': re.compile(r'"(?:""|[^"])+"'), "`": re.compile(r"`(?:``|[^`])+`")}

@@ -51,8 +51,7 @@ PartitionRule: TypeAlias = ByTable | ByCommitTs | ByIndex | ByColumns | Fixed
 
 _WORDS: Final = ("default", "table", "ts", "rowid", "pk", "index-value", "columns")
 _ALLOWED: Final = f"{', '.join(_WORDS)}, a list of columns such as [a, b], or a number from 0"
-_NUMBER: Final = re.compile(r"0|[1-9][0-9]*")
-_NAME: Final = re.compile(r"\s*(?:`((?:``|[^`])+)`|([^`,\[\]]*[^`,\[\]\s]))\s*(,|$)")
+_NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
 def parse_partition(rule: DispatchRule) -> PartitionRule:
@@ -79,9 +78,8 @@ def parse_partition(rule: DispatchRule) -> PartitionRule:
         return _by_columns(rule, rule.columns)
     if _NUMBER.fullmatch(text):
         return Fixed(int(text))
-    bare = rule.partition.strip()
-    if bare.startswith("[") and bare.endswith("]"):
-        return _by_columns(rule, _names(rule, bare[1:-1]))
+    if (names := rule.listed_columns()) is not None:
+        return _by_columns(rule, names)
     raise _wrong(rule, "partition", f"is not a partition expression; allowed: {_ALLOWED}")
 
 
@@ -125,20 +123,6 @@ def _by_columns(rule: DispatchRule, names: Sequence[str]) -> ByColumns:
     if "" in lowered:
         raise _wrong(rule, key, "holds a column without a name")
     return ByColumns(tuple(names))
-
-
-def _names(rule: DispatchRule, inner: str) -> list[str]:
-    """Read `a, b`: names between commas, blanks around them trimmed, back-quotes allowed."""
-    if not inner.strip():
-        raise _wrong(rule, "partition", "names no column")
-    names, here, more = [], 0, True
-    while more:
-        match = _NAME.match(inner, here)
-        if match is None:
-            raise _wrong(rule, "partition", "is not a list of columns such as [a, b] or [`a,b`, c]")
-        names.append(match[1].replace("``", "`") if match[1] else match[2])
-        here, more = match.end(), match[3] == ","
-    return names
 
 
 def _wrong(rule: DispatchRule, key: str, words: str) -> BadDispatchRule:

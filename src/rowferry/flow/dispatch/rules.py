@@ -26,10 +26,14 @@ from rowferry.spec.rules.dispatch import DispatchRule, dispatch_rules
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """One rule, read; `topic` is None for the default topic."""
+    """One rule, read; `topic` is None for the default topic.
+
+    `in_topics` is for the tables' names as they stand in those of topics.
+    """
 
     written: DispatchRule
     tables: TableFilter
+    in_topics: TableFilter
     partition: PartitionRule
     topic: TopicRule | None
 
@@ -126,9 +130,11 @@ class DispatchRules:
         if here.topic is None:
             return topic == self.default_topic
         for database, table in here.topic.tables_of(topic):
-            if database is None or (table is None and here.tables.matches_database(database)):
-                return True
-            if table is not None and self._rule_of(TableId(database, table)) is here:
+            if database is not None and table is not None:
+                shown = (r for r in self._rules if r.in_topics.matches_table(database, table))
+                if here in (self._rule_of(TableId(database, table)), next(shown, None)):
+                    return True
+            elif any(_may_fit(f, database, table) for f in (here.tables, here.in_topics)):
                 return True
         return False
 
@@ -147,7 +153,14 @@ class DispatchRules:
             topic = TopicRule.parse(rule.topic, one_table, form) if rule.topic else None
         except BadDispatchRule as err:
             raise BadDispatchRule(f"{rule.path}.topic: {err.words}") from None
-        return _Rule(rule, tables, parse_partition(rule), topic)
+        return _Rule(rule, tables, tables.of_topics(), parse_partition(rule), topic)
+
+
+def _may_fit(tables: TableFilter, database: str | None, table: str | None) -> bool:
+    """Return whether a table with one of the names, or with any, could be among these."""
+    if database is not None:
+        return tables.matches_database(database)
+    return table is None or tables.matches_in_some_database(table)
 
 
 def _check_table(rule: _Rule, table: TableSchema) -> None:
@@ -160,11 +173,15 @@ def _check_table(rule: _Rule, table: TableSchema) -> None:
                 f"{path}.index = {partition.index!r}: this index of table {table.id} is not "
                 "unique; name a unique one, or dispatch by columns"
             )
-    if isinstance(partition, ByColumns):
-        for name in partition.columns:
-            column = table.by_name.get(name.lower())
-            if column is not None and column.generated == "virtual":
-                raise BadDispatchRule(
-                    f"{path}: column {column.name} of table {table.id} is a virtual generated "
-                    "one, which has no value in the log; name the columns that it comes from"
-                )
+        names = index.columns
+    elif isinstance(partition, ByColumns):
+        names = partition.columns
+    else:
+        return
+    for name in names:
+        column = table.by_name.get(name.lower())
+        if column is not None and column.generated == "virtual":
+            raise BadDispatchRule(
+                f"{path}: column {column.name} of table {table.id} is a virtual generated "
+                "one, which has no value in the log; name the columns that it comes from"
+            )

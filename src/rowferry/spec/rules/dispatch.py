@@ -6,6 +6,7 @@ the rest. This module reads the list's shape only; what the texts mean is each s
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from rowferry.spec.option import Option, OptionTable, expression
 from rowferry.spec.rules.matched import matched_rules
 
 _PATH: Final = "sink.dispatchers"
+_NAME: Final = re.compile(r"""\s*(?:`((?:``|[^`])+)`|([^`"',\[\]]*[^`"',\[\]\s]))\s*(,|$)""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,31 @@ class DispatchRule:
     def path(self) -> str:
         """The rule as errors name it: `sink.dispatchers[0]`."""
         return f"{_PATH}[{self.place}]"
+
+    def listed_columns(self) -> tuple[str, ...] | None:
+        """Return the columns of a partition `[a, b]`; None: it is no list.
+
+        Names stand between commas; blanks around them are trimmed, odd ones are in back-quotes.
+
+        Raises:
+            BadDispatchRule: the list cannot be read.
+        """
+        bare = self.partition.strip()
+        if not (bare.startswith("[") and bare.endswith("]")):
+            return None
+        inner, here, names, more = bare[1:-1], 0, [], True
+        lead = f"{self.path}.partition = {self.partition!r}"
+        if not inner.strip():
+            raise BadDispatchRule(f"{lead} names no column")
+        while more:
+            match = _NAME.match(inner, here)
+            if match is None:
+                raise BadDispatchRule(
+                    f"{lead} is not a list of columns such as [a, b] or [`a,b`, c]"
+                )
+            names.append(match[1].replace("``", "`") if match[1] else match[2])
+            here, more = match.end(), match[3] == ","
+        return tuple(names)
 
 
 _FOR_TOPICS: Final = ("partition", "index", "columns", "topic")

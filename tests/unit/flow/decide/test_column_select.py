@@ -109,6 +109,14 @@ def test_columns_that_dispatch_needs(rule: dict[str, Any], lost: str) -> None:
     assert storage.check_tables([TABLE]) == []
 
 
+def test_columns_in_a_list_are_read_as_dispatch_reads_them() -> None:
+    table = made("CREATE TABLE t (id INT PRIMARY KEY, `a,b` INT, `a` INT, `x``y` INT)")
+    rules = [{"matcher": ["*.*"], "partition": "[`a,b`, `x``y`]"}]
+    with pytest.raises(BadColumnSelector, match="leaves out a,b, x`y of table"):
+        selecting("id", "a", dispatchers=rules).check_tables([table])
+    assert selecting("id", "!a", "`a,b`", "`x``y`", dispatchers=rules).check_tables([table]) == []
+
+
 @pytest.mark.parametrize(
     ("pattern", "words"),
     [

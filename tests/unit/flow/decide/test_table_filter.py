@@ -74,6 +74,14 @@ def test_rules_from_a_file(tmp_path: Path) -> None:
     assert not rules.matches_table("a", "secret")
 
 
+def test_only_line_ends_part_the_rules_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "rules.txt"
+    file.write_bytes('a."x\u2028y"\r\n# note\x85*.*\n/\x0c/.*'.encode())
+    rules = TableFilter([f"@{file}"])
+    assert rules.matches_table("a", "x\u2028y") and rules.matches_table("\x0c", "t")
+    assert not rules.matches_table("b", "t")
+
+
 def test_place_of_an_error_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "rules.txt"
     file.write_text("a.*\na.b.c\n", encoding="utf-8")

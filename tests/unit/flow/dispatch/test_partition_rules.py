@@ -63,7 +63,8 @@ def test_index_and_columns_stand_beside_their_expression() -> None:
 
 @pytest.mark.parametrize(
     "expression",
-    ["+3", "03", "1.0", "-1", -1, " 3", "3 ", "٣", "0x1", "1e1", "tables", "ts()", "[a", "a]", "*"],
+    ["+3", "03", "1.0", "-1", -1, " 3", "3 ", "٣", "0x1", "1e1", "tables", "ts()", "[a", "a]", "*"]
+    + ["1" * 5000],
 )
 def test_unknown_expressions_are_refused(expression: Any) -> None:
     with pytest.raises(BadDispatchRule) as caught:
@@ -86,6 +87,8 @@ def test_unknown_expressions_are_refused(expression: Any) -> None:
         ({"partition": "[``]"}, "is not a list of columns"),
         ({"partition": "[`a`b]"}, "is not a list of columns"),
         ({"partition": "[[a]]"}, "is not a list of columns"),
+        ({"partition": '["a", "b"]'}, "is not a list of columns"),
+        ({"partition": "['a']"}, "is not a list of columns"),
         ({"partition": "[a, A]"}, "partition = '[a, A]' names the column 'a' twice"),
         ({"partition": "columns"}, 'needs columns = ["a", "b"] beside it'),
         ({"partition": "columns", "columns": []}, 'needs columns = ["a", "b"] beside it'),
@@ -250,6 +253,18 @@ def test_tables_that_do_not_fit_are_refused_at_creation(rule: dict[str, Any], wo
         rules(rule).check_tables([KEYLESS, ORDERS] if "index" not in rule else [ORDERS])
     assert words in str(caught.value)
     rules({**rule, "matcher": ["other.*"]}).check_tables([ORDERS])
+
+
+def test_an_index_over_a_virtual_column_is_refused_at_creation() -> None:
+    table = parse_create(
+        "CREATE TABLE shop.users (id int PRIMARY KEY, mail varchar(9), low varchar(9) AS "
+        "(lower(mail)) VIRTUAL, kept varchar(9) AS (upper(mail)) STORED, UNIQUE KEY by_low (low), "
+        "UNIQUE KEY by_kept (kept))"
+    )
+    words = r"\[0\]: column low of table shop\.users is a virtual generated"
+    with pytest.raises(BadDispatchRule, match=words):
+        rules({"partition": "index-value", "index": "by_low"}).check_tables([table])
+    rules({"partition": "index-value", "index": "by_kept"}).check_tables([table])
 
 
 def test_tables_that_fit() -> None:

@@ -133,7 +133,22 @@ def test_static_topics() -> None:
         ("x.{schema}", "a.b", "x.b", False),
         ("x.{schema}", "a.b", "x-a", False),
         ("{table}.y", "a.b", "b.y", True),
+        ("{schema}_{table}", "größe.*", "gr__e_t", True),
+        ("{schema}_{table}", "größe.*", "gr_e_t", False),
+        ("{schema}.{table}", "a.`b c$`", "a.b_c_", True),
+        ("{schema}.{table}", "a.b$*", "a.b_c", True),
+        ("{schema}.{table}", "a.b$*", "a.bc", False),
+        ("{schema}.{table}", "/^订 单\\$[ä-ö]/.?", "__._", False),
+        ("{schema}.{table}", "/^订 单\\$[ä-ö]$/.?", "_____._", True),
+        ("{schema}.{table}", "/[a-ö]/.?", "a._", True),
+        ("x.{schema}", "订单.*", "x.__", True),
+        ("x.{schema}", "订单.*", "x.___", False),
         ("{table}.y", "a.b", "b.z", False),
+        ("{table}.y", "a.b", "c.y", False),
+        ("{table}", "a.b", "somebody-elses", False),
+        ("{table}", "a.*", "any", True),
+        ("{table}", "a.B", "b", True),
+        ("{table}", "a.größe", "gr__e", True),
     ],
 )
 def test_reach(expression: str, matcher: str, topic: str, reached: bool) -> None:
@@ -148,3 +163,6 @@ def test_an_earlier_rule_takes_tables_away() -> None:
     ((rule, _),) = found.fixed_indexes()
     assert not found.may_reach(rule, "a_b")
     assert found.may_reach(rule, "b_a")
+    found = rules({"matcher": ["ä.*"], "topic": "x"}, {"topic": "{schema}.{table}", "partition": 1})
+    ((rule, _),) = found.fixed_indexes()
+    assert found.may_reach(rule, "_.b"), "another database than ä may have this name"
