@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from typing import Any, Final, Self
@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 import grpc
 
 from rowferry.change.table import TableId
-from rowferry.control.operator.operations import Operations
+from rowferry.control.operator.operations import Operations, Wanted
 from rowferry.control.store.contract import FeedRecord, Subscribed
 from rowferry.errors import (
     BadOption,
@@ -34,6 +34,7 @@ from rowferry.wire import subscribe_pb2_grpc as stubs
 
 LOG = logging.getLogger(__name__)
 _GRACE_S: Final = 5.0
+_MOST_CLUSTER: Final = 2**63 - 1  # what the meta database holds
 _MOST_CALLS: Final = 32  # under way at once, each in a thread; the next ones are refused
 _MOST_CONNECTIONS: Final = 256
 _OPTIONS: Final = (
@@ -74,12 +75,16 @@ class SubscriptionMethods:
         if not table.database or not table.table:
             raise BadOption("db_name and table_name must both be given")
         config, cluster = dict(request.sink.config), request.header.cluster_id
+        if cluster > _MOST_CLUSTER:
+            raise BadOption(f"header.cluster_id {cluster}: at most {_MOST_CLUSTER} is allowed")
         asked = Subscription(name, table, request.sink.type.strip().lower(), config, cluster)
         source = config.get("source_uri") or self._sources.choose(cluster)
         self._refuse_again(asked, Uri.parse(source, "source").address)
         feed = self._created(asked, source)
-        (row,) = (r for r in self._store.subscribed(name) if r.changefeed == feed.id)
-        return wire.SubscribeCDCResponse(subscriber=_answer(row))
+        for row in self._store.subscribed(name):
+            if row.changefeed == feed.id and (row.db_name, row.table_name) == table:
+                return wire.SubscribeCDCResponse(subscriber=_answer(row))
+        raise NoSuchChangefeed(f"{name} was unsubscribed from {table} at once")
 
     def _refuse_again(self, asked: Subscription, place: str) -> None:
         """Refuse a table that the subscriber has, before anybody is asked about it.
@@ -97,28 +102,44 @@ class SubscriptionMethods:
 
     def _created(self, asked: Subscription, source: str) -> FeedRecord:
         """Make the changefeed, under the first of its ids that is free."""
+        address = Uri.parse(source, "source").address
+        is_called = self._sources.calls(asked.cluster_id, address)
+
+        def wanted(changefeed_id: str) -> Wanted:
+            only = 0 if is_called else asked.cluster_id
+            return replace(asked.wanted(source, changefeed_id), only_cluster=only)
+
         *others, last = asked.changefeed_ids
         for one in others:
             if self._store.feed(one) is None:
                 try:
-                    return self._operations.create(asked.wanted(source, one)).feed
+                    return self._operations.create(wanted(one)).feed
                 except ChangefeedExists:
                     if self._store.feed(one) is None:
                         raise  # not the id: the subscriber has the table
-        return self._operations.create(asked.wanted(source, last)).feed
+        return self._operations.create(wanted(last)).feed
 
     def _unsubscribe(self, request: Any) -> Any:
         name, table = check_subscriber_name(request.subscriber_name), _table(request)
         rows = self._store.subscribed(name)
         feeds = {row.changefeed: self._store.feed(row.changefeed) for row in rows}
         own = [r for r in rows if (feed := feeds[r.changefeed]) and feed.subscriber == name]
+        cluster = request.header.cluster_id
         if not own:
+            if rows and not self._of_cluster(rows, cluster, feeds):
+                raise NoSuchChangefeed(
+                    f"{name} reads no table of cluster {cluster}; nothing was changed"
+                )
             return wire.UnsubscribeCDCResponse(subscriber=self._removed(name, table, request))
         if table.database or table.table:
             own = [r for r in own if (r.db_name, r.table_name) == table]
-        own = self._of_cluster(own, request.header.cluster_id, feeds)
+        own = self._of_cluster(own, cluster, feeds)
         if not own:
-            raise NoSuchChangefeed(f"{name} does not subscribe to {table}; nothing was changed")
+            what = f"table {table}" if table.table else "a table"
+            whose = f" of cluster {cluster}" if cluster else ""
+            raise NoSuchChangefeed(
+                f"{name} does not subscribe to {what}{whose}; nothing was changed"
+            )
         if len(own) > 1:
             known = ", ".join(f"{r.db_name}.{r.table_name} of cluster {r.cluster_id}" for r in own)
             raise BadOption(
@@ -130,18 +151,17 @@ class SubscriptionMethods:
         return wire.UnsubscribeCDCResponse(subscriber=_answer(replace(own[0], cancel=1)))
 
     def _of_cluster(
-        self, rows: list[Subscribed], cluster: int, feeds: Mapping[str, FeedRecord | None]
+        self, rows: Iterable[Subscribed], cluster: int, feeds: Mapping[str, FeedRecord | None]
     ) -> list[Subscribed]:
         """Return the rows of a cluster, also where the id is only what this server calls it."""
-        if not cluster:
-            return rows
-        called = self._sources.by_cluster.get(cluster, "")
-        places = {Uri.parse(called, "source").address} if called else set()
         return [
             row
             for row in rows
-            if row.cluster_id == cluster
-            or ((feed := feeds[row.changefeed]) and feed.spec.source.address in places)
+            if cluster in (0, row.cluster_id)
+            or (
+                (feed := feeds[row.changefeed])
+                and self._sources.calls(cluster, feed.spec.source.address)
+            )
         ]
 
     def _removed(self, name: str, table: TableId, request: Any) -> Any:

@@ -30,6 +30,7 @@ from rowferry.face.gate import Gate
 from rowferry.face.json_log import redacted
 
 LOG = logging.getLogger(__name__)
+_LONGEST: Final = 2000  # bytes of an error; each may become three
 _MOST_OF_ONE: Final = 8  # calls under way of one client's address, of all services together
 _CODES: Final[tuple[tuple[type[RowferryError], grpc.StatusCode], ...]] = (
     (ChangefeedExists, grpc.StatusCode.ALREADY_EXISTS),
@@ -69,7 +70,10 @@ class Calls:
 
 
 def _abort(context: grpc.ServicerContext, code: grpc.StatusCode, words: str) -> NoReturn:
-    context.abort(code, words)
+    # Details are a header: a client takes no long one, and would not say what is wrong.
+    raw = words.encode()
+    short = raw[:_LONGEST].decode(errors="ignore") + "…"
+    context.abort(code, words if len(raw) <= _LONGEST else short)
     raise AssertionError("abort returned")
 
 

@@ -47,6 +47,11 @@ class Sources:
             by_cluster[int(head)] = uri
         return cls(by_cluster, default)
 
+    def calls(self, cluster_id: int, address: str) -> bool:
+        """Return whether this server was told to call the source at an address by that id."""
+        source = self.by_cluster.get(cluster_id, "")
+        return bool(source) and Uri.parse(source, "source").address == address
+
     def choose(self, cluster_id: int = 0) -> str:
         """Return the source of a cluster.
 

@@ -16,7 +16,7 @@ from rowferry.control.store.contract import Subscribing
 from rowferry.errors import BadChangefeedId, BadOption, MissingLibrary
 from rowferry.registry import SINKS
 from rowferry.spec.changefeed_id import check_changefeed_id
-from rowferry.spec.feed_options import FeedOptions
+from rowferry.spec.feed_options import top_level_names
 from rowferry.spec.sink_traits import PlaceKeys
 
 _PLAIN: Final = re.compile(r"[$_0-9A-Za-z]+")
@@ -145,12 +145,15 @@ def _settings(rest: Mapping[str, str], config: dict[str, Any]) -> dict[str, str]
     A name with dots (`sink.csv.delimiter`) and one of the top level stand in the configuration.
     """
     parameters: dict[str, str] = {}
+    top_level, seen = top_level_names(), dict[str, str]()
     for written, value in rest.items():
         key = written.replace("_", "-")
+        if (other := seen.setdefault(key, written)) != written:
+            raise BadOption(f"sink.config: {other!r} and {written!r} are the same option; give one")
         *sections, last = key.split(".")
         if len(sections) > _DEEPEST:
             raise BadOption(f"sink.config has a key with more than {_DEEPEST} parts")
-        if not sections and key not in FeedOptions.TABLE.names():
+        if not sections and key not in top_level:
             parameters[key] = value
             continue
         here = config
@@ -158,7 +161,7 @@ def _settings(rest: Mapping[str, str], config: dict[str, Any]) -> dict[str, str]
             here = here.setdefault(section, {})
             if not isinstance(here, dict):
                 raise BadOption(f"sink.config: {written!r} is no option")
-        if last in here and sections:
+        if last in here:
             raise BadOption(f"sink.config: {written!r} is decided by the request itself")
         here[last] = value
     return parameters

@@ -639,6 +639,18 @@ def test_synced_means_quiet_and_near(desk: Desk) -> None:
     assert (found.synced, found.words) == (True, observation.SYNCED)
 
 
+def test_synced_looks_as_far_back_as_its_interval(desk: Desk) -> None:
+    desk.create(config={"synced-status": {"synced-check-interval": 7200}})
+    claim, ms = desk.claim(), int(desk.clock() * 1000)
+    first = plan(1, desk)
+    first = first.with_(stretch=replace(first.stretch, watermark=ms << PHYSICAL_SHIFT))
+    desk.store.record(claim, first, [replace(desk.tables[0], table_id=1, version=5)])
+    desk.store.publish(claim, first)
+    desk.store.write_samples({"feed": sample(desk, 7, ago=5000)})
+    found = desk.operations.synced("feed")
+    assert (found.synced, found.last_synced_ts) == (False, ms - 5_000_000)
+
+
 def test_only_live_servers_are_told_by_address(desk: Desk) -> None:
     for address, ago in (("b:8300", 0), ("a:8300", 3), ("c:8300", 3600)):
         desk.store.announce(Holder.here(), address, desk.clock() - ago)

@@ -20,7 +20,7 @@ from rowferry.spec.feed_options import FeedOptions, SyncedOptions
 
 ALIVE_S: Final = 10.0  # a server that was silent for longer is gone
 _DAY_S: Final = 86_400.0
-_SYNCED_S: Final = 3600.0  # how far back the last row is looked for
+_SYNCED_S: Final = 3600.0  # how far back the last row is looked for, at least
 SYNCED: Final = "The data syncing is finished"
 NOT_SYNCED: Final = "The data syncing is not finished, please wait"
 MAYBE_SYNCED: Final = (
@@ -85,7 +85,7 @@ def synced(store: MetaStore, feed: FeedRecord, now_s: float) -> Synced:
     """Return whether a changefeed has caught up and stays so."""
     options = feed.spec.options(SyncedOptions)
     now = round(now_s * 1000)
-    samples = store.samples(feed.id, now_s - _SYNCED_S)
+    samples = store.samples(feed.id, now_s - max(_SYNCED_S, options.synced_check_interval + 1))
     checkpoint = physical_ms(feed.watermark)
     resolved = max([checkpoint, *(physical_ms(s.watermark) for s in samples)])
     last = max((round(s.at * 1000) for s in samples if s.rows), default=0)

@@ -34,6 +34,7 @@ class Wanted:
         target_ts: end when everything up to this commit-ts was delivered; None: never.
         subscribing: the subscription that it is made for.
         cluster_id: the source's, where that has none of its own.
+        only_cluster: the only one that its source may be, where that has a number; 0: any.
         managed_by: the owner of the file that declares it; empty: no file does.
         paused: it stands still until it is resumed: no server begins it.
     """
@@ -46,6 +47,7 @@ class Wanted:
     target_ts: int | None = None
     subscribing: Subscribing | None = None
     cluster_id: int = 0
+    only_cluster: int = 0
     managed_by: str = ""
     paused: bool = False
 

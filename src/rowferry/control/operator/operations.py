@@ -65,7 +65,7 @@ from rowferry.control.store.contract import (
     Sample,
     Subscribing,
 )
-from rowferry.errors import BadInput, ChangefeedExists, IllegalMove, NoSuchChangefeed
+from rowferry.errors import BadInput, BadOption, ChangefeedExists, IllegalMove, NoSuchChangefeed
 from rowferry.flow.assemble import check_reach, option_tables, sink_traits
 from rowferry.secrets.sources import NO_STORE, SecretSources
 from rowferry.spec.build import build_spec
@@ -139,10 +139,16 @@ class Operations(RowOperations):
             )
         with _closing(examine(spec, None, notices, secrets=self._secrets)) as prepared:
             spec = replace(prepared.spec, managed_by=wanted.managed_by)
+            cluster_id = prepared.flow.capture.cluster_id()
+            if cluster_id and wanted.only_cluster not in (0, cluster_id):
+                raise BadOption(
+                    f"{spec.source} is cluster {cluster_id}, not {wanted.only_cluster}; nothing "
+                    "was made"
+                )
             if dry_run:
                 feed = explain.unstored(spec, self._now())
             else:
-                cluster_id = prepared.flow.capture.cluster_id() or wanted.cluster_id
+                cluster_id = cluster_id or wanted.cluster_id
                 subscribing = _with_table_id(wanted.subscribing, prepared)
                 feed = self.store.create_changefeed(spec, cluster_id, subscribing, wanted.paused)
             return explain.described(prepared, feed, dry_run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +12,11 @@ from typing import Any
 import grpc
 import pytest
 
-from rowferry.change.table import TableId
-from rowferry.control.operator.operations import Operations
+from rowferry.change.plan import Plan, Stretch
+from rowferry.change.sqltype import SqlType
+from rowferry.change.table import Column, TableId, TableSchema
+from rowferry.control.feed.lease import Holder
+from rowferry.control.operator.operations import Operations, Wanted
 from rowferry.errors import BadOption
 from rowferry.face.gate import Gate, Tls
 from rowferry.face.rpc import serve
@@ -122,6 +126,62 @@ def test_a_subscription_ends(operations: Operations, source: str) -> None:
         refused(lambda: stub.UnsubscribeCDC(end, timeout=60), missing, "copy")
 
 
+def test_a_header_with_another_cluster_is_for_another_source(
+    operations: Operations, source: str
+) -> None:
+    wrong, missing = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND
+    with talking(operations, sources=Sources.parse([source, f"7={source}"])) as stub:
+        asked = subscription(uri="blackhole:///?protocol=csv")
+        for cluster in (4711, 2**64 - 1):
+            asked.header.cluster_id = cluster
+            refused(lambda: stub.SubscribeCDC(asked, timeout=60), wrong, str(cluster))
+        named = subscription(uri="blackhole:///?protocol=csv", source_uri=source)
+        named.header.cluster_id = 4711
+        refused(lambda: stub.SubscribeCDC(named, timeout=60), wrong, "4711")
+        assert operations.store.feeds() == ()
+        asked.header.cluster_id = 7  # what the server calls it
+        own = stub.SubscribeCDC(asked, timeout=60).subscriber.cluster_id
+        end = wire.UnsubscribeCDCRequest(subscriber_name="copy")
+        end.header.cluster_id = 4711
+        refused(lambda: stub.UnsubscribeCDC(end, timeout=60), missing, "a table of cluster 4711")
+        asked.header.cluster_id, asked.subscriber_name = own, "second"
+        assert stub.SubscribeCDC(asked, timeout=60).subscriber.cluster_id == own
+        assert {f.id for f in operations.store.feeds()} == {"copy", "second"}
+
+
+def test_a_changefeed_of_another_cluster_is_not_removed(
+    operations: Operations, source: str
+) -> None:
+    wanted = Wanted(source, "blackhole:///?protocol=csv", "whole")
+    feed = operations.create(wanted).feed
+    claim = operations.store.claim(feed.id, Holder("h", 1, "r", 1, "i"), time.time(), 60.0)
+    table = TableSchema(ORDERS, 7, 10, (Column(1, "id", SqlType("bigint"), nullable=False),))
+    plan = Plan(1, feed.spec_version, 0, Stretch((), (), {}, watermark=20))
+    operations.store.record(claim, plan, (table,))
+    operations.store.publish(claim, plan)
+    operations.store.release(claim, "done")
+    missing = grpc.StatusCode.NOT_FOUND
+    with talking(operations, sources=Sources(default=source)) as stub:
+        end = wire.UnsubscribeCDCRequest(subscriber_name="whole")
+        end.header.cluster_id = 4711
+        refused(lambda: stub.UnsubscribeCDC(end, timeout=60), missing, "4711")
+        assert operations.store.feed("whole") is not None
+        (row,) = operations.store.subscribed("whole")
+        end.header.cluster_id = row.cluster_id
+        assert stub.UnsubscribeCDC(end, timeout=60).subscriber.cancel == 1
+        assert operations.store.feeds() == ()
+
+
+def test_a_long_error_is_told(operations: Operations, source: str) -> None:
+    """It is a header of the answer, and clients take no long ones."""
+    with talking(operations, sources=Sources(default=source)) as stub:
+        for letter in ("t", "表"):
+            asked = subscription(uri="blackhole:///?protocol=csv")
+            asked.table_name = letter * 20_000
+            missing = grpc.StatusCode.NOT_FOUND
+            refused(lambda r=asked: stub.SubscribeCDC(r, timeout=60), missing, letter * 600)
+
+
 def test_errors_inside_and_logins(
     operations: Operations, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -191,10 +251,10 @@ def test_mysql_keys_are_the_documented_ones() -> None:
 
 def test_other_sinks() -> None:
     found = made(
-        "kafka", brokers="a:1,b:2", topic="t", protocol="canal-json", case_sensitive="false"
+        "kafka", brokers="a:1,b:2", topic="t", protocol="canal-json", force_replicate="true"
     )
     assert found.sink_uri == "kafka://a:1,b:2/t?protocol=canal-json"
-    assert found.config["case-sensitive"] == "false"
+    assert found.config["force-replicate"] == "true"
     assert (
         made("http", url="https://h/x?a=b", timeout="3s").sink_uri == "https://h/x?a=b&timeout=3s"
     )
@@ -214,11 +274,20 @@ def test_other_sinks() -> None:
         ("kafka", {"brokers": "a", "topic": "t", "mysql_db": "x"}, "mysql_db"),
         ("storage", {"uri": "x", "filter.rules": "*.*"}, "filter.rules"),
         ("storage", {"uri": "x", "case-sensitive.x": "1"}, "case-sensitive.x"),
+        ("storage", {"uri": "x", "case_sensitive": "false"}, "case_sensitive"),
+        ("mysql", {"mysql_host": "h", "worker_count": "4", "worker-count": "8"}, "worker.count"),
     ],
 )
 def test_what_a_sink_lacks(kind: str, config: dict[str, str], words: str) -> None:
     with pytest.raises(BadOption, match=words):
         made(kind, **config)
+
+
+@pytest.mark.parametrize("key", ["bdr_mode", "on-bad-row", "enable_sync_point"])
+def test_options_of_the_top_level_are_no_parameters(key: str) -> None:
+    found = made("http", url="https://h/x", **{key: "true"})
+    assert found.sink_uri == "https://h/x"  # the receiver gets every other parameter
+    assert found.config[key.replace("_", "-")] == "true"
 
 
 def test_names_of_subscribers() -> None:
