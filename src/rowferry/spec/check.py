@@ -109,6 +109,11 @@ class _Checker:
     def walk(self, content: Mapping[str, Any], section: str) -> None:
         for key, value in content.items():
             path = f"{section}.{key}" if section else key
+            if not key or "." in key:  # read by nobody, also where it looks like a path
+                raise UnknownOption(
+                    f"unknown option {path!r}: a key is not empty and has no dot in it; what "
+                    "stands behind a dot here is a key inside of that section"
+                )
             if options := self.declared.get(section, {}).get(key):
                 for option in options:
                     self.notices += _value_notices(option, value, path)

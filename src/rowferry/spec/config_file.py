@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import stat
@@ -87,10 +88,8 @@ def inline_rule_files(config: Mapping[str, Any]) -> dict[str, Any]:
     its content is part of what the user asked for. Relative names start at the current directory.
     """
     return {
-        key: {k: _inlined(k, v) for k, v in section.items()}
-        if isinstance(section, Mapping)
-        else _inlined(key, section)
-        for key, section in config.items()
+        key: inline_rule_files(value) if isinstance(value, Mapping) else _inlined(key, value)
+        for key, value in config.items()
     }
 
 
@@ -100,15 +99,15 @@ def _inlined(key: str, value: Any) -> Any:
         return value
     if key in RULE_KEYS:
         return [line for rule in value for line in _lines(rule)]
-    return [
-        {k: _inlined(k, v) for k, v in one.items()} if isinstance(one, Mapping) else one
-        for one in value
-    ]
+    return [inline_rule_files(one) if isinstance(one, Mapping) else one for one in value]
 
 
 def _lines(rule: Any) -> list[Any]:
     name = rule.strip(" \t") if isinstance(rule, str) else ""
-    return list(read_rule_file(name[1:])) if name.startswith("@") else [rule]
+    if not name.startswith("@"):
+        return [rule]
+    # Without any line, a list would be one that was never given, which may mean every table.
+    return list(read_rule_file(name[1:])) or [f"# {name}"]
 
 
 def read_rule_file(name: str) -> list[str]:
@@ -119,7 +118,8 @@ def read_rule_file(name: str) -> list[str]:
         BadFilterRule: it imports another file.
     """
     try:
-        lines = _rule_text(name).splitlines()
+        # Names may hold what else ends a line in Unicode.
+        lines = [line.rstrip("\n") for line in io.StringIO(_rule_text(name), newline=None)]
     except (OSError, ValueError) as err:  # a name with a NUL, too
         why = err.strerror if isinstance(err, OSError) else "no UTF-8 text, or no name"
         raise BadConfigFile(
@@ -260,11 +260,22 @@ def _plain(value: Any, file: str, path: str) -> Any:
                 raise BadConfigFile(
                     f"{file}: the key {key!r} under {path or 'the top'} is not text"
                 )
+            _refuse_half_characters(name, file, path or "the top")
             if inner is not None:
                 plain[name] = _plain(inner, file, f"{path}.{name}" if path else name)
         return plain
     if isinstance(value, list):
         return [_plain(inner, file, f"{path}[{i}]") for i, inner in enumerate(value)]
+    if isinstance(value, str):
+        _refuse_half_characters(value, file, path)
     if isinstance(value, str | bool | int | float):
         return value
     raise BadConfigFile(f"{file}: {path} = {value}: a {type(value).__name__} is allowed nowhere")
+
+
+def _refuse_half_characters(text: str, file: str, path: str) -> None:
+    """Refuse half of a surrogate pair: an escape can name one, and no text can hold it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise BadConfigFile(f"{file}: {path}: holds text that is not Unicode") from None

@@ -126,14 +126,24 @@ def raw_changes_table(sink: SinkTraits) -> OptionTable | None:
     return OptionTable(sink.section, (RAW_CHANGES,)) if sink.takes_raw_changes else None
 
 
+_TOP_LEVEL: Final = (
+    FeedOptions.TABLE,
+    ActiveActive.TABLE,
+    SyncPointSettings.TABLE,
+    QuarantineOptions.TABLE,
+)
+
+
+def top_level_names() -> frozenset[str]:
+    """Return the keys of a configuration that stand in no section."""
+    return frozenset(name for table in _TOP_LEVEL for name in table.names())
+
+
 def own_tables(sink: SinkTraits) -> tuple[OptionTable, ...]:
     """Return the tables of this module that apply with such a sink."""
     raw = raw_changes_table(sink)
     return (
-        FeedOptions.TABLE,
-        ActiveActive.TABLE,
-        SyncPointSettings.TABLE,
-        QuarantineOptions.TABLE,
+        *_TOP_LEVEL,
         ConsistentOptions.TABLE,
         ConsistentMemory.TABLE,
         FilterOptions.TABLE,

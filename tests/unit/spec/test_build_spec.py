@@ -254,6 +254,10 @@ def test_key_of_another_protocol_matters_only_there() -> None:
         ({"sink": {"csv": {"qoute": ""}}}, "did you mean 'quote'?; known here: "),
         ({"sinks": {}}, "unknown option 'sinks'; did you mean 'sink'?"),
         ({"sink": {"dispatchers": [{"topics": 1}]}}, "'sink.dispatchers[0].topics'"),
+        ({"sink.csv": {"quote": ""}}, "unknown option 'sink.csv': a key is not empty and has no"),
+        ({"integrity.integrity-check-level": "none"}, "unknown option 'integrity.integrity-check"),
+        ({"sink": {"kafka-config.codec-config": {}}}, "'sink.kafka-config.codec-config'"),
+        ({"": {"force-replicate": True}}, "unknown option ''"),
     ],
 )
 def test_unknown_keys(config: dict[str, Any], words: str) -> None:

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from rowferry.change.table import TableId
 from rowferry.errors import BadConfigFile
+from rowferry.flow.assemble import decisions_of, sink_traits
 from rowferry.spec import config_file
+from rowferry.spec.build import build_spec
 from rowferry.spec.config_file import inline_rule_files, read_config, read_rule_file
 
 WANTED = {
@@ -81,6 +84,8 @@ def test_empty_file(tmp_path: Path, name: str) -> None:
         ("f.json", "[" * 100_000, "nested too deeply"),
         ("f.yaml", "sink: &a\n  csv: *a\n", "aliases make more than"),
         ("f.json", "[1]", "must hold keys with values, not list"),
+        ("f.json", '{"a": {"b": ["x", "\\ud800.t"]}}', "a.b[1]: holds text that is not Unicode"),
+        ("f.json", '{"a": {"\\udc00": 1}}', "a: holds text that is not Unicode"),
         ("f.yaml", "text", "must hold keys with values, not str"),
     ],
 )
@@ -126,11 +131,28 @@ def test_rule_files_become_part_of_the_configuration(
         "filter": {"event-filters": inlined},
         "top": 1,
     }
+    config = {"sink": {"lake": {"layouts": rules}}}
+    assert inline_rule_files(config) == {"sink": {"lake": {"layouts": inlined}}}
     lists = {"soft-delete-tables": ["@rules.txt", "y.*"], "active-active-tables": ["@rules.txt"]}
     assert inline_rule_files(lists) == {
         "soft-delete-tables": ["b.*", "# c", "!b.x", "y.*"],
         "active-active-tables": ["b.*", "# c", "!b.x"],
     }
+
+
+def test_an_empty_rule_file_is_for_no_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "none.txt").write_text("")
+    monkeypatch.chdir(tmp_path)
+    rules = [{"matcher": ["@none.txt"], "ignore-event": ["all dml"]}]
+    config = {"filter": {"rules": ["@none.txt"], "event-filters": rules}}
+    spec, _ = build_spec("mysql://db", "file:///o?protocol=csv", config, sinks=sink_traits)
+    assert spec.section("filter") == {
+        "rules": ["# @none.txt"],
+        "event-filters": [{"matcher": ["# @none.txt"], "ignore-event": ["all dml"]}],
+    }
+    assert not decisions_of(spec).keeps_table(TableId("shop", "orders"))
 
 
 def test_a_rule_file_is_a_file_with_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,10 +21,17 @@ NANOSECONDS: Final = frozenset(
         "scheduler.region-count-refresh-interval",
     }
 )
-_OTHER_NAMES: Final = {"sink.file-index-width": "file-index-digit"}
-_OTHER_NAMES_BACK: Final = {"sink.file-index-digit": "file_index_width"} | {
-    f"sink.mysql-config.{ours}": theirs.replace("-", "_") for theirs, ours in MYSQL_KEYS.items()
+_OTHER_NAMES: Final = {
+    "sink.file-index-width": "file-index-digit",
+    "sink.advance-timeout": "advance-timeout-in-sec",  # until v8.5
+    "sink.pulsar-config.tls-certificate-path": "tls-key-file-path",
+    "sink.pulsar-config.tls-private-key-path": "tls-certificate-file",
 }
+_OTHER_NAMES_BACK: Final = {
+    "sink.file-index-digit": "file_index_width",
+    "sink.pulsar-config.tls-key-file-path": "tls-certificate-path",
+    "sink.pulsar-config.tls-certificate-file": "tls-private-key-path",
+} | {f"sink.mysql-config.{ours}": theirs.replace("-", "_") for theirs, ours in MYSQL_KEYS.items()}
 # Sections that its clients know only as a whole: to them a key that is absent is empty, and so they
 # would send it back.
 _WHOLE: Final[dict[str, dict[str, Any]]] = {
@@ -45,8 +52,9 @@ _WHOLE: Final[dict[str, dict[str, Any]]] = {
         "claim-check-raw-value": False,
     },
 }
-# Keys that TiCDC writes with hyphens in JSON, too.
+# Keys, and sections of keys, that TiCDC writes with hyphens in JSON, too.
 _HYPHENED: Final = ("target-schema", "target-table")
+_HYPHENED_SECTIONS: Final = ("sink.pulsar-config", "sink.pulsar-config.oauth2")
 
 
 def to_config(replica: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,11 +108,14 @@ def _check_text(text: str, path: str) -> None:
 
 def _section_out(section: Mapping[str, Any], path: str) -> dict[str, Any]:
     return {
-        _OTHER_NAMES_BACK.get(
-            _join(path, key), key if key in _HYPHENED else key.replace("-", "_")
-        ): _value_out(value, _join(path, key))
+        _name_out(key, path): _value_out(value, _join(path, key))
         for key, value in {**_WHOLE.get(path, {}), **section}.items()
     }
+
+
+def _name_out(key: str, path: str) -> str:
+    hyphened = key in _HYPHENED or path in _HYPHENED_SECTIONS
+    return _OTHER_NAMES_BACK.get(_join(path, key), key if hyphened else key.replace("-", "_"))
 
 
 def _value_out(value: Any, path: str) -> Any:

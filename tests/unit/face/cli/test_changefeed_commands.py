@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,7 @@ def test_what_the_check_refuses_is_never_created(run: Run, server: FakeServer) -
         (("list", "--server", "ftp://h"), "--server: write http://HOST:PORT"),
         (("list", "--server", "h:99999"), "--server: write http://HOST:PORT"),
         (("list", "--server", "http://[h"), "--server: write http://HOST:PORT"),
+        (("list", "--server", "http://a b:1"), "--server: write http://HOST:PORT"),
         (("list", "--token", "a", "--user", "b"), "--token and --user"),
         (("list", "--token", "a\nb"), "characters that no token has"),
         (("list", "--pd", "http://pd"), "there is no PD here"),
@@ -321,6 +323,30 @@ def test_update_shows_the_difference_and_asks(
     assert same.out == "changefeed config is the same with the old one, do nothing\n"
 
 
+@pytest.mark.parametrize(
+    ("stored", "given"),
+    [
+        ("mysql://copy:***@h:3306/", "mysql://copy:{new}@h:3306/"),
+        ("kafka://k:9092/t?sasl-password=***", "kafka://k:9092/t?sasl-password={new}"),
+        ("http://h/?key=***", "http://h/?key={new}"),
+    ],
+)
+def test_update_sends_a_password_that_nobody_can_compare(
+    run: Run, server: FakeServer, stored: str, given: str
+) -> None:
+    server.answers = {
+        f"GET {OURS}/changefeeds/x": {**PAGE, "sink_uri": stored},
+        f"PUT {V2}/changefeeds/x": DETAIL,
+    }
+    update = ("changefeed", "update", "-c", "x", "--no-confirm", "--sink-uri")
+    told = run(*update, given.format(new=SECRET))
+    assert told.out.startswith(f"Diff of changefeed config:\nsink_uri: {stored} -> {stored}\n")
+    assert SECRET not in told.out + told.err
+    assert server.asked[-1][1] == {"sink_uri": given.format(new=SECRET)}
+    same = run(*update, stored)
+    assert same.out == "changefeed config is the same with the old one, do nothing\n"
+
+
 def test_statistics_captures_and_processors(run: Run, server: FakeServer) -> None:
     server.answers = {
         f"GET {V2}/changefeeds/x/status": {"resolved_ts": 9 << 18, "checkpoint_ts": 5 << 18},
@@ -416,6 +442,14 @@ def test_logins_are_sent_from_flags_or_the_environment(
     run(*words, "--user", "u", "--password", "p")
     sent = [headers.get("authorization") for headers in server.headers]
     assert sent == [None, "Bearer one", "Basic dTpw", "Bearer two", "Basic dTpw"]
+
+
+@pytest.mark.parametrize("password", ["p\u00e4ssword", "\u043f\u0430\u0440\u043e\u043b\u044c"])
+def test_a_login_is_sent_as_servers_read_it(run: Run, server: FakeServer, password: str) -> None:
+    server.answers = {f"GET {V2}/captures": {"total": 0, "items": []}}
+    assert run("capture", "list", "--user", "ü", "--password", password).code == 0
+    login = server.headers[0]["authorization"].removeprefix("Basic ")
+    assert b64decode(login).decode() == f"ü:{password}"
 
 
 def test_flags_may_stand_before_the_subcommand(

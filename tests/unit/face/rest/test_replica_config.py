@@ -148,6 +148,32 @@ def test_names_that_its_file_and_its_uri_have_for_one_thing() -> None:
     assert to_replica(spec.config) == {"sink": {"mysql_config": sent}}
 
 
+def test_the_pulsar_section_as_clients_have_it() -> None:
+    # Its keys have hyphens there, and two of them the names of other things.
+    sent = {
+        "tls-certificate-path": "/key.pem",
+        "tls-private-key-path": "/cert.pem",
+        "compression-type": "zstd",
+        "send-timeout": 30,
+        "oauth2": {"oauth2-issuer-url": "https://h/", "oauth2-private-key": "/k"},
+    }
+    config = to_config({"sink": {"pulsar_config": sent}})
+    uri = "pulsar+ssl://h:6651/t?protocol=canal-json"
+    spec, _ = build_spec("range://h:1", uri, config, None, option_tables, sinks=sink_traits)
+    kept = spec.section("sink.pulsar-config")
+    assert (kept["tls-key-file-path"], kept["tls-certificate-file"]) == ("/key.pem", "/cert.pem")
+    assert to_replica(spec.config) == {"sink": {"pulsar_config": sent}}
+    with pytest.raises(BadOption, match="tls-key-file-path is given twice"):
+        to_config({"sink": {"pulsar_config": {**sent, "tls_key_file_path": "/key.pem"}}})
+
+
+def test_what_clients_of_older_releases_send_is_taken() -> None:
+    renamed = {"advance_timeout": 150, "send-all-bootstrap-at-start": False}
+    gone = ("advance_timeout_in_sec", "send_all_bootstrap_at_start")
+    sink = {k: v for k, v in SENT["sink"].items() if k not in gone} | renamed
+    assert to_config({**SENT, "sink": sink}) == to_config(SENT)
+
+
 def test_sections_that_clients_know_only_as_a_whole() -> None:
     large = {"large-message-handle": {"large-message-handle-option": "claim-check"}}
     shown = to_replica({"sink": {"csv": {"quote": ""}, "kafka-config": large}})["sink"]

@@ -153,8 +153,10 @@ def changes(old: Mapping[str, Any], body: Mapping[str, Any]) -> list[str]:
     lines = []
     for key in ("source_uri", "sink_uri"):
         if key in body:
-            new = str(Uri.parse(body[key], key.partition("_")[0]))
-            if new != old.get(key):
+            written = Uri.parse(body[key], key.partition("_")[0])
+            new = str(written)
+            has_secret = Uri.parse(new, "") != written  # nobody sees here whether it changes
+            if new != old.get(key) or has_secret:
                 lines.append(f"{key}: {old.get(key)} -> {new}")
     if body.get("target_ts", old.get("target_ts")) != old.get("target_ts"):
         lines.append(f"target_ts: {old.get('target_ts')} -> {body['target_ts']}")

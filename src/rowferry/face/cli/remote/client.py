@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import ssl
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ import typer
 import urllib3
 from urllib3.exceptions import (
     HTTPError,
+    LocationParseError,
     NewConnectionError,
     ProtocolError,
     SSLError,
@@ -38,6 +40,7 @@ from rowferry.face.cli.output import Printer
 API: Final = ("api", "v2")
 
 DEFAULT_SERVER: Final = "http://127.0.0.1:8300"
+_SERVER_FORM: Final = f"--server: write http://HOST:PORT or https://HOST:PORT ({DEFAULT_SERVER})"
 _MOST_ANSWER: Final = 256 << 20  # bytes
 _WITHIN_S: Final = 600.0
 _PATIENCE_S: Final = (10.0, 300.0)  # a creation asks source and sink, which takes its time
@@ -71,12 +74,15 @@ class Client:
         """Ask a server; `patience_s`: for a connection, and for an answer."""
         self.address = _address(access)
         secured = self.address.startswith("https:")
-        self._pool = urllib3.connection_from_url(
-            self.address,
-            timeout=urllib3.Timeout(*patience_s),
-            retries=False,
-            **({"ssl_context": _context(access)} if secured else {}),
-        )
+        try:
+            self._pool = urllib3.connection_from_url(
+                self.address,
+                timeout=urllib3.Timeout(*patience_s),
+                retries=False,
+                **({"ssl_context": _context(access)} if secured else {}),
+            )
+        except LocationParseError:
+            raise BadOption(_SERVER_FORM) from None
         self._lead = urlsplit(self.address).path
         self._headers = _headers(access)
 
@@ -184,7 +190,7 @@ def _address(access: Access) -> str:
         or not parts.hostname
         or parts.username is not None
     ):
-        raise BadOption(f"--server: write http://HOST:PORT or https://HOST:PORT ({DEFAULT_SERVER})")
+        raise BadOption(_SERVER_FORM)
     return text
 
 
@@ -208,7 +214,8 @@ def _headers(access: Access) -> dict[str, str]:
     if access.token:
         return {"Authorization": f"Bearer {access.token}"}
     if access.user:
-        return dict(urllib3.make_headers(basic_auth=f"{access.user}:{access.password}"))
+        login = f"{access.user}:{access.password}".encode(errors="surrogateescape")
+        return {"Authorization": f"Basic {b64encode(login).decode()}"}
     return {}
 
 

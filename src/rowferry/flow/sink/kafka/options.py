@@ -19,6 +19,7 @@ from rowferry.spec.option import (
     Section,
     duration,
     flag,
+    go_text,
     matching,
     one_of,
     option,
@@ -30,6 +31,8 @@ from rowferry.spec.option import (
 from rowferry.spec.quarantine import QuarantineOptions
 
 BATCH_OVERHEAD: Final = 128  # bytes of a batch beside its one message, at most
+_LARGEST: Final = 10**9 - BATCH_OVERHEAD  # the client library sends no more at once
+_INT16, _INT32 = (1 << 15) - 1, (1 << 31) - 1  # brokers count in these
 MOST_LANES: Final = 64
 _TOPIC: Final = r"[A-Za-z0-9._-]{1,249}"
 _CLIENT_ID: Final = re.compile(r"[A-Za-z0-9._-]+")
@@ -37,8 +40,8 @@ _COMPRESSIONS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _MECHANISMS: Final = ("plain", "scram-sha-256", "scram-sha-512", "gssapi", "oauthbearer")
 
 
-def _number(words: str, at_least_one: str = "") -> OptionShape[int]:
-    """A whole number; with `at_least_one`, the words for a number below 1."""
+def _number(words: str, from_one: str = "", most: int = _INT32) -> OptionShape[int]:
+    """A whole number; with `from_one`, the words for a number that is not from 1 to `most`."""
     any_whole = whole()
 
     def parse(value: Any) -> int:
@@ -46,8 +49,8 @@ def _number(words: str, at_least_one: str = "") -> OptionShape[int]:
             number = any_whole.parse(value)
         except ValueError as err:
             raise ValueError(f"invalid syntax, {err}") from None
-        if at_least_one and number <= 0:
-            raise ValueError(f"{at_least_one} {number}")
+        if from_one and not 0 < number <= most:
+            raise ValueError(f"{from_one} {number}")
         return number
 
     return OptionShape(words, parse)
@@ -66,7 +69,8 @@ def _message_bytes() -> OptionShape[int]:
             raise ValueError(f"invalid max-message-bytes {number}")
         return number
 
-    return OptionShape("bytes above 0, as 1048576 or 1MiB", parse)
+    words = f"bytes from 1 to {_LARGEST}, as 1048576 or 1MiB"
+    return OptionShape(words, lambda value: min(parse(value), _LARGEST), parse)
 
 
 def _retries() -> OptionShape[int]:
@@ -74,7 +78,7 @@ def _retries() -> OptionShape[int]:
 
     def parse(value: Any) -> int:
         number = any_whole.parse(value)
-        return number if number >= 0 else 5
+        return min(number, _INT32) if number >= 0 else 5
 
     return OptionShape("a whole number; below 0 means 5", parse)
 
@@ -112,16 +116,20 @@ def _client_id() -> OptionShape[str]:
     return OptionShape("letters, digits, dot, underscore and hyphen", parse)
 
 
-def _timeout(key: str) -> OptionShape[timedelta]:
+def _timeout(key: str, least: timedelta, most: timedelta) -> OptionShape[timedelta]:
+    """A duration that the client library takes."""
     any_duration = duration()
+    bounds = f"from {go_text(least)} to {go_text(most)}"
 
     def parse(value: Any) -> timedelta:
         timeout = any_duration.parse(value)
         if timeout <= timedelta(0):
             raise ValueError(f"{key} must be greater than zero")
+        if not least <= timeout <= most:
+            raise ValueError(f"{key} must be {bounds}")
         return timeout
 
-    return OptionShape("a duration above 0, such as 10s", parse)
+    return OptionShape(f"a duration {bounds}", parse)
 
 
 def _at_least_a_second() -> OptionShape[timedelta]:
@@ -202,7 +210,7 @@ class KafkaOptions(Section, section="sink.kafka-config"):
         alterable=False,
     )
     replication_factor = option(
-        _number("a whole number above 0", "invalid replication-factor"),
+        _number("a whole number above 0", "invalid replication-factor", _INT16),
         1,
         "Replicas of topics that are created.",
         uri=True,
@@ -237,12 +245,20 @@ class KafkaOptions(Section, section="sink.kafka-config"):
         uri=True,
     )
     auto_create_topic = option(flag(), True, "Create topics that are missing.", uri=True)
-    dial_timeout = option(_timeout("dial-timeout"), _TEN_S, "To connect to a broker.", uri=True)
+    dial_timeout = option(
+        _timeout("dial-timeout", timedelta(seconds=1), timedelta(hours=596)),
+        _TEN_S,
+        "To connect to a broker.",
+        uri=True,
+    )
     write_timeout = option(
-        _timeout("write-timeout"), _TEN_S, "To wait for a broker's answer to messages.", uri=True
+        _timeout("write-timeout", timedelta.resolution, timedelta(minutes=15)),
+        _TEN_S,
+        "To wait for a broker's answer to messages.",
+        uri=True,
     )
     read_timeout = option(
-        _timeout("read-timeout"),
+        _timeout("read-timeout", timedelta.resolution, timedelta(minutes=5)),
         _TEN_S,
         "To wait for a broker's answer to anything else.",
         uri=True,
@@ -430,13 +446,19 @@ def uses_tls(spec: ChangefeedSpec, options: KafkaOptions) -> bool:
     """Return whether connections are encrypted.
 
     Raises:
-        OptionsConflict: files are given although it is switched off, or not all of them.
+        OptionsConflict: files are given, or the scheme says so, although it is switched off; or
+            not all files are given.
     """
     asked = options.enable_tls
     files = options.ca, options.cert, options.key
     if any(files) and asked == "false":
         raise OptionsConflict(
             "credential files are supplied, but 'enable-tls' is set to false; remove one"
+        )
+    if asked == "false" and spec.sink.scheme == "kafka+ssl":
+        raise OptionsConflict(
+            "the scheme kafka+ssl encrypts connections, but 'enable-tls' is set to false; remove "
+            "it, or write kafka://"
         )
     if any(files[1:]) and not all(files):
         raise OptionsConflict(

@@ -45,7 +45,10 @@ def _time(unit: timedelta, words: str) -> OptionShape[timedelta]:
         if isinstance(value, str) and number.fullmatch(value):
             value = int(value)
         bare = isinstance(value, int) and not isinstance(value, bool)
-        time = value * unit if bare else any_duration.parse(value)
+        try:
+            time = value * unit if bare else any_duration.parse(value)
+        except OverflowError:
+            raise ValueError("too long a duration") from None
         if time <= timedelta(0):
             raise ValueError("it must be above 0")
         return time

@@ -14,6 +14,7 @@ from rowferry.errors import BadInput, BadOption, BadUri, OptionsConflict
 from rowferry.flow.assemble import option_tables, sink_traits
 from rowferry.flow.encode.open_protocol.codec import OpenProtocol
 from rowferry.flow.sink.kafka.options import KafkaSettings, read_settings
+from rowferry.flow.sink.kafka.sender import Sender
 from rowferry.flow.sink.kafka.sink import KafkaSink
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -148,6 +149,9 @@ def test_certificates(tmp_path: Path) -> None:
     found = settings("insecure-skip-verify=true", "kafka+ssl").connection
     assert found["enable.ssl.certificate.verification"] is False
     assert "ssl.ca.location" not in found
+    with pytest.raises(OptionsConflict, match=r"kafka\+ssl encrypts connections, but 'enable-tls'"):
+        settings("enable-tls=false", "kafka+ssl")
+    assert settings("enable-tls=false").connection["security.protocol"] == "plaintext"
 
 
 SECRET = "sasl_oauth_client_secret"
@@ -156,6 +160,13 @@ SECRET = "sasl_oauth_client_secret"
 @pytest.mark.parametrize(
     ("kafka", "kind", "words"),
     [
+        ({"partition_num": 0}, BadOption, "invalid partition num 0"),
+        ({"partition_num": 1 << 31}, BadOption, "invalid partition num 2147483648"),
+        ({"replication_factor": 1 << 15}, BadOption, "invalid replication-factor 32768"),
+        ({"dial_timeout": "500ms"}, BadOption, "dial-timeout must be from 1s to 596h"),
+        ({"write_timeout": "15m1ms"}, BadOption, "write-timeout must be from 1us to 15m"),
+        ({"read_timeout": "6m"}, BadOption, "read-timeout must be from 1us to 5m"),
+        ({"read_timeout": "0s"}, BadOption, "read-timeout must be greater than zero"),
         ({"sasl_user": "me"}, OptionsConflict, "a user without sasl-mechanism"),
         ({"sasl_mechanism": "plain", "sasl_user": "me"}, OptionsConflict, "needs sasl-user and"),
         ({"sasl_oauth_client_id": "me"}, OptionsConflict, "needs sasl-mechanism=oauthbearer"),
@@ -189,6 +200,32 @@ def test_a_secret_that_is_not_base64_is_not_shown() -> None:
             **{SECRET: word},
         )
     assert word not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "write-timeout=15m&read-timeout=5m&dial-timeout=596h",
+        "write-timeout=1us&read-timeout=1us&dial-timeout=1s",
+        "max-message-bytes=5GiB&max-retry=99999999999",
+        "max-message-bytes=1&max-retry=0",
+    ],
+)
+def test_the_client_takes_every_value_that_is_taken(asked: str) -> None:
+    found = settings(asked)
+    Sender(found, found.options.max_message_bytes).give_up()
+    assert found.producing["retries"] in (1, 5, (1 << 31) - 1)
+
+
+def test_a_message_that_no_client_could_send_is_told() -> None:
+    _, notices = build_spec(
+        "range://h:1",
+        "kafka://b/t?protocol=open-protocol&max-message-bytes=1GiB",
+        tables=option_tables,
+        sinks=sink_traits,
+    )
+    (told,) = notices
+    assert told.endswith("(bytes from 1 to 999999872, as 1048576 or 1MiB): 999999872 is used")
 
 
 def test_an_unknown_compression_is_told() -> None:

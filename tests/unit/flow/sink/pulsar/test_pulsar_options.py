@@ -91,6 +91,8 @@ def test_schemes(scheme: str, service: str, web: str) -> None:
     ("uri", "config", "kind", "words"),
     [
         (PLAIN, {"send-timeout": 0}, BadOption, "send-timeout"),
+        (PLAIN, {"send-timeout": 10**15}, BadOption, "send-timeout.*too long a duration"),
+        (f"{PLAIN}&connection-timeout={10**30}", {}, BadOption, "connection-timeout.*too long"),
         (PLAIN, {"compression-type": "rar"}, BadOption, "compression-type"),
         (PLAIN, {"basic-user-name": "u"}, OptionsConflict, "basic-password belong together"),
         (
