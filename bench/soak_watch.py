@@ -18,7 +18,7 @@ from rowferry.change.position import physical_ms
 from rowferry.errors import RowferryError
 
 _METRIC = re.compile(r'^rowferry_(\w+)\{changefeed="([^"]+)"(?:,(\w+)="([^"]*)")?\} (\S+)$', re.M)
-_KEPT_LOG = re.compile(r'^rowferry_memory_bytes\{of="kept_log"\} (\S+)$', re.M)
+_MEMORY = re.compile(r'^rowferry_memory_bytes\{of="(\w+)"\} (\S+)$', re.M)
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _META_EVERY_S, _FILES_EVERY_S = 15.0, 30.0
 Sample = dict[str, Any]
@@ -110,8 +110,7 @@ class Watch:
         except OSError:
             return found
         self._read(pid, text, time.time())
-        if kept := _KEPT_LOG.search(text):
-            found["kept_log"] = round(float(kept[1]) / 1e6, 1)
+        found |= {of: round(float(size) / 1e6, 1) for of, size in _MEMORY.findall(text)}
         found["owned"] = owned.get(member.address, 0)
         return found
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -149,6 +151,46 @@ def test_an_error_that_nobody_foresaw_is_tried_again(monkeypatch: pytest.MonkeyP
     watch = Watch(ScriptedLoop(ZeroDivisionError("1/0"), DONE), monkeypatch)
     watch.run()
     assert watch.faults == [(TaskFailed.code, FIRST_WAIT_S)]
+
+
+class _Plan:
+    """What the frames of a step hold."""
+
+
+@pytest.mark.parametrize("caught", [ZeroDivisionError, SinkUnavailable])
+def test_what_a_failed_step_held_is_let_go_before_the_wait(
+    caught: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where frames and errors hold each other, and nobody collects garbage."""
+    held: list[weakref.ref[_Plan]] = []
+
+    def fail() -> StepResult:
+        plan = _Plan()
+        held.append(weakref.ref(plan))
+        errors: list[Exception] = []
+        try:
+            raise ZeroDivisionError("1/0")
+        except ZeroDivisionError as err:
+            try:
+                raise SinkUnavailable("down") from err
+            except SinkUnavailable as why:
+                errors.append(why if caught is SinkUnavailable else err)
+        assert plan is not None
+        raise errors[0]
+
+    class Waiting(_Stop):
+        def wait(self, timeout: float | None = None) -> bool:
+            assert [one() for one in held] == [None]
+            return super().wait(timeout)
+
+    watch = Watch(ScriptedLoop(fail, DONE), monkeypatch)
+    watch.stop = Waiting(watch)
+    gc.disable()
+    try:
+        watch.run()
+    finally:
+        gc.enable()
+    assert len(watch.waits) == len(held) == 1
 
 
 def test_replan_discards_before_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:

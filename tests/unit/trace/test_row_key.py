@@ -109,7 +109,7 @@ def test_bytes_never_hide_a_row(query: str, codec: Codec) -> None:
 
 
 def test_delimiters_that_look_like_words_hide_nothing() -> None:
-    config = {"sink": {"csv": {"delimiter": "1"}}}
+    config = {"sink": {"csv": {"delimiter": "a"}}}
     spec, _ = build_spec(
         "mysql://a:b@h:1/",
         "file:///x?protocol=csv",

@@ -6,6 +6,7 @@ import logging
 import random
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -145,10 +146,14 @@ class Supervisor:
         while not stop.is_set() and not lost.is_set():
             began = time.monotonic()
             publish_idle = until.caught_up or began - last_idle_publish >= self._idle_publish_s
+            fault: RowferryError | None = None
             try:
                 step = self._loop.step(publish_idle)
             except Exception as err:
-                self._on_fault(_ours(err), stop)
+                fault = _ours(err)
+                _forget_frames(err)
+            if fault is not None:
+                self._on_fault(fault, stop)
                 continue
             self._on_success(step)
             if step.published:
@@ -206,6 +211,19 @@ class Supervisor:
             self._wait_s = min(self._wait_s * 2, self._patience.longest_s)
         self._tell_fault(err, wait_s)
         stop.wait(wait_s)
+
+
+def _forget_frames(err: BaseException | None) -> None:
+    """Let go of what the frames hold that an error and its causes came through.
+
+    That is the plan and its bytes, while the changefeed waits; and what errors and frames hold of
+    each other would wait for the collector of garbage, which a quiet process hardly ever calls.
+    """
+    seen: set[int] = set()
+    while err is not None and id(err) not in seen:
+        seen.add(id(err))
+        traceback.clear_frames(err.__traceback__)
+        err = err.__cause__ or err.__context__
 
 
 def _ours(err: Exception) -> RowferryError:

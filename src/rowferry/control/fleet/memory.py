@@ -9,6 +9,7 @@ had much to do.
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -51,8 +52,14 @@ def share_allocators() -> None:
             library.mallopt(setting, value)
 
 
-def give_back() -> None:
-    """Return what is free in the middle of heaps to the system; it takes milliseconds."""
+def give_back(collect: bool = False) -> None:
+    """Return what is free in the middle of heaps to the system; it takes milliseconds.
+
+    With `collect`, garbage that refers to itself is looked for first, which stops all threads for a
+    tenth of a second or so: a process that makes few objects would keep it for hours.
+    """
+    if collect:
+        gc.collect()
     pa.default_memory_pool().release_unused()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

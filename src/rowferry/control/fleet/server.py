@@ -39,6 +39,7 @@ SAMPLE_EVERY_S: Final = 5.0
 FINE_S: Final = 3600.0  # samples that are younger are kept one by one
 FOLD_EVERY_S: Final = 300.0
 GIVE_BACK_EVERY_S: Final = 60.0
+COLLECT_EACH: Final = 5  # of these times garbage is looked for
 REST_S: Final = 0.02  # for each changefeed here: together they make 50 micro-batches a second
 MOST_REST_S: Final = 1.0
 FORGOTTEN_S: Final = 3600.0  # a server that was not seen for so long is not listed any more
@@ -84,6 +85,7 @@ class Member:
         self._retired = False
         self._ended = threading.Event()
         self._sampled_at = self._folded_at = self._gave_back_at = time.monotonic()
+        self._given_back = 0  # how often
         self._lines = RecentLines(address, hide)
         self._meta_up = True
 
@@ -308,7 +310,8 @@ class Member:
     def _give_back(self) -> None:
         if time.monotonic() - self._gave_back_at >= GIVE_BACK_EVERY_S:
             self._gave_back_at = time.monotonic()
-            give_back()
+            self._given_back += 1
+            give_back(collect=self._given_back % COLLECT_EACH == 0)
 
     def _tell(self, now: float) -> None:
         """Store how far everything is, now and then."""

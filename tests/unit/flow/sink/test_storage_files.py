@@ -249,16 +249,16 @@ def test_each_inside_of_each_waits_for_no_free_thread(
     files: LocalFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All threads that there are may be busy with calls that make calls themselves."""
-    few: list[ThreadPoolExecutor] = []
+    few: dict[int, ThreadPoolExecutor] = {}
     monkeypatch.setattr(storage_files, "_pool", few)
-    monkeypatch.setattr(storage_files, "_MOST_HELPERS", 2)
+    monkeypatch.setattr(storage_files, "_MOST_AT_DISK", 2)
     files.parallel = 8
 
     def inner(number: int) -> int:
         return sum(each(files, lambda n: n * number, range(4)))
 
     assert each(files, inner, range(20)) == [6 * n for n in range(20)]
-    few[0].shutdown()
+    few[2].shutdown()
 
 
 def test_each_raises_the_first_error_and_begins_no_more(files: LocalFiles) -> None:

@@ -159,15 +159,17 @@ class Files(Protocol):
         """Let connections and local space go."""
 
 
+# Those that wait for a network are many; for a disk a few keep it busy, and each keeps memory.
 _MOST_HELPERS: Final = 64
-_pool: list[ThreadPoolExecutor] = []  # one, from its first use on
+_MOST_AT_DISK: Final = 8
+_pool: dict[int, ThreadPoolExecutor] = {}  # each from its first use on, by its size
 
 
-def _helpers() -> ThreadPoolExecutor:
+def _helpers(most: int) -> ThreadPoolExecutor:
     """Return threads that all storages of the process share: making new ones costs too much."""
-    if not _pool:
-        _pool.append(ThreadPoolExecutor(_MOST_HELPERS, thread_name_prefix="storage"))
-    return _pool[0]
+    if most not in _pool:
+        _pool.setdefault(most, ThreadPoolExecutor(most, thread_name_prefix="storage"))
+    return _pool[most]
 
 
 os.register_at_fork(after_in_child=_pool.clear)  # threads stay with the parent
@@ -195,7 +197,8 @@ def each(files: Files, do: Callable[[T], R], items: Iterable[T]) -> list[R]:
             except BaseException as err:
                 failed[place] = err
 
-    others = [_helpers().submit(work) for _ in range(workers - 1)]
+    most = _MOST_AT_DISK if files.has_locks else _MOST_HELPERS
+    others = [_helpers(most).submit(work) for _ in range(workers - 1)]
     work()
     # Those that did not come to begin have nothing to do any more: a call inside of a call, or many
     # changefeeds at once, never wait for a free thread.

@@ -16,6 +16,7 @@ from rowferry.mysql.session import Login
 
 FIRST_ROOM: Final = 4 << 20
 LONGEST_EVENT: Final = LONGEST_ROW
+_FEW: Final = 256  # fills that needed little room before the buffer becomes small again
 
 
 class PacketBuffer(ABC):
@@ -34,6 +35,8 @@ class PacketBuffer(ABC):
 
     def __init__(self, login: Login, room: int) -> None:
         self._login = login
+        self._room = room
+        self._fills, self._most_left = 0, 0  # since room was last looked at
         self.data: npt.NDArray[np.uint8] = np.zeros(room, np.uint8)
         self.start = 0
         self.filled = 0
@@ -63,12 +66,10 @@ class PacketBuffer(ABC):
         Raises:
             SourceUnavailable: the connection ended or stayed silent for too long.
         """
-        left, moved = self.filled - self.start, 0
+        moved = self._give_room_back()
+        left = self.filled - self.start
         if self.start and (left < 4096 or self.filled + (256 << 10) > len(self.data)):
-            moved = self.start
-            self.data[:left] = self.data[self.start : self.filled]
-            self.start, self.filled = 0, left
-            self.joined = self.joined[self.joined[:, 0] >= moved] - (moved, 0)
+            moved += self._move_to_front(self.data)
         if self.filled + (64 << 10) > len(self.data):
             if len(self.data) >= LONGEST_EVENT:
                 raise CorruptLog(f"{self._login} sent an event of more than {LONGEST_EVENT} bytes")
@@ -76,6 +77,27 @@ class PacketBuffer(ABC):
             more[: self.filled] = self.data[: self.filled]
             self.data = more
         self.filled += self._receive(self.data[self.filled :].data)
+        return moved
+
+    def _give_room_back(self) -> int:
+        """Make a buffer small again that a long event, or a backlog, has made large.
+
+        Returns by how much the untaken bytes moved.
+        """
+        left = self.filled - self.start
+        self._fills, self._most_left = self._fills + 1, max(self._most_left, left)
+        if self._fills < _FEW:
+            return 0
+        is_large = len(self.data) > self._room and self._most_left < self._room // 4
+        self._fills, self._most_left = 0, 0
+        return self._move_to_front(np.zeros(self._room, np.uint8)) if is_large else 0
+
+    def _move_to_front(self, room: npt.NDArray[np.uint8]) -> int:
+        """Put the untaken bytes to the front of a buffer, this or another; returns how far."""
+        moved, left = self.start, self.filled - self.start
+        room[:left] = self.data[moved : self.filled]
+        self.data, self.start, self.filled = room, 0, left
+        self.joined = self.joined[self.joined[:, 0] >= moved] - (moved, 0)
         return moved
 
     def next_event(self) -> bytes | None:
