@@ -619,6 +619,22 @@ def repeated_names(sources: Sources) -> list[str]:
     return [f"{name}: {', '.join(at)}" for name, at in homes.items() if len(at) > 1]
 
 
+def options_by_hand(sources: Sources) -> list[str]:
+    """Return options that stand alone in a module, and so in no declared section."""
+    found = []
+    for path, text in sources.items():
+        for node in ast.parse(text).body:
+            match node:
+                case ast.Assign(value=ast.Call(func=ast.Name(id="Option" | "option"))):
+                    pass
+                case ast.AnnAssign(value=ast.Call(func=ast.Name(id="Option" | "option"))):
+                    pass
+                case _:
+                    continue
+            found.append(f"{path}:{node.lineno}: declare it in a Section")
+    return found
+
+
 def prose(text: str) -> Iterator[tuple[int, str]]:
     """Yield comments and docstrings with their lines; `code` in back quotes is left out."""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):

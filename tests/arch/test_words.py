@@ -7,6 +7,7 @@ from source_tree import (
     ROOT,
     empty_names,
     forbidden_prose,
+    options_by_hand,
     read_sources,
     repeated_names,
     secrets,
@@ -64,6 +65,16 @@ def test_a_repeated_name_is_found() -> None:
     twice = {"rowferry/a.py": "class Answer: ...", "rowferry/b.py": "x = 1\nclass Answer: ..."}
     assert repeated_names(twice) == ["Answer: rowferry/a.py:1, rowferry/b.py:2"]
     assert repeated_names({"rowferry/a.py": "class _Answer: ...\nclass Reply: ..."}) == []
+
+
+def test_options_are_declared_in_sections() -> None:
+    found = [line.split(":")[0] for line in options_by_hand(read_sources())]
+    assert found == ["rowferry/spec/feed_options.py"]  # whose section is the sink's to say
+
+
+@pytest.mark.parametrize("text", ["A: Final = Option('a')", "A = option(text(), '', 'What.')"])
+def test_an_option_on_its_own_is_found(text: str) -> None:
+    assert len(options_by_hand({"rowferry/x.py": text})) == 1
 
 
 def test_exemptions_are_needed() -> None:

@@ -21,7 +21,7 @@ from rowferry.mysql.ddl.statement import parse_create
 from rowferry.mysql.dialect import MYSQL_DIALECT
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.rules.dispatch import DispatchRule
-from rowferry.spec.rules.filter import COLUMN_SELECTORS
+from rowferry.spec.rules.filter import ColumnOptions
 from rowferry.spec.uri import Uri
 
 # What a schema change is called in the vectors, where it is not our own word for it.
@@ -76,7 +76,7 @@ def test_event_filter(given: dict[str, Any], expected: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("given", "expected"), vectors("column-selector"))
 def test_column_selector(given: dict[str, Any], expected: dict[str, Any]) -> None:
-    rules = COLUMN_SELECTORS.shape.parse(given["column_selectors"])
+    rules = ColumnOptions.column_selectors.shape.parse(given["column_selectors"])
     found = ColumnSelectors(rules, case_sensitive=False)
     table = TableId(given["schema"], given["table"])
     assert found.selected(table, given["columns"]) == expected["selected"]

@@ -29,7 +29,7 @@ from rowferry.flow.capture.contract import Source
 from rowferry.secrets.environment import sources_of_environment
 from rowferry.spark.shipping import is_key_here, packed, unpacked
 from rowferry.spark.table_columns import as_batches, change_schema, same_columns
-from rowferry.spark.table_request import MAX_BYTES, TableRequest, read_request, source_of
+from rowferry.spark.table_request import RequestOptions, TableRequest, read_request, source_of
 from rowferry.spark.table_stretches import Form, Offset, Stretches, plan_all
 from rowferry.spark.versions import (
     LIMITS_MICRO_BATCHES,
@@ -85,9 +85,10 @@ class TableSource(DataSource):
         Raises:
             BadOption: a limit is wanted that this Spark does not ask for.
         """
-        if not LIMITS_MICRO_BATCHES and MAX_BYTES.key.lower() in map(str.lower, self.options):
+        bounded = RequestOptions.max_bytes.key
+        if not LIMITS_MICRO_BATCHES and bounded.lower() in map(str.lower, self.options):
             raise BadOption(
-                f"{MAX_BYTES.key} needs Spark 4.2 or newer; leave it out: here a micro-batch takes "
+                f"{bounded} needs Spark 4.2 or newer; leave it out: here a micro-batch takes "
                 "all there is"
             )
         return TableStreamReader(dict(self.options), schema)

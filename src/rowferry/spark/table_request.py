@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadOption, NoSuchTable, OptionsConflict, UnknownOption
@@ -18,52 +18,53 @@ from rowferry.secrets.environment import sources_of_environment
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import (
-    Option,
-    OptionTable,
+    Section,
     one_of,
-    read_options,
+    option,
     size,
     text,
     unknown_words,
 )
 from rowferry.spec.uri import Uri
 
-SOURCE: Final = Option(
-    "source",
-    text(),
-    "",
-    "The source's URI, as `rowferry run --source` takes it: `mysql://…`, `mariadb://…`, "
-    "`range://…`; its password may be a reference. Needed.",
-    secret=True,
-)
-TABLE: Final = Option(
-    "table",
-    text(),
-    "",
-    "The table, `database.table`; a part with a point or a backquote in it stands in backquotes. "
-    "Needed.",
-)
-STARTING_POSITION: Final = Option(
-    "startingPosition",
-    one_of("snapshot", "now"),
-    "snapshot",
-    "Where a new query begins. `snapshot`: the rows that are there now as inserts, then every "
-    "change. `now`: only what is changed from now on.",
-)
-TEMPORAL: Final = Option(
-    "temporal",
-    one_of("string", "native"),
-    "string",
-    "DATE, DATETIME and TIMESTAMP as MySQL's text, or as Spark's types; these have no zero dates: "
-    "a date with a year, month or day of zero is NULL then.",
-)
-MAX_BYTES: Final = Option(
-    "maxBytesPerTrigger",
-    size(1),
-    256 << 20,
-    "About how much of the source's log, or of the table, one micro-batch takes.",
-)
-SPARK_OPTIONS: Final = OptionTable("", (SOURCE, TABLE, STARTING_POSITION, TEMPORAL, MAX_BYTES))
+
+class RequestOptions(Section, section=""):
+    """The options of the data source beside those of the changefeed's source."""
+
+    source = option(
+        text(),
+        "",
+        "The source's URI, as `rowferry run --source` takes it: `mysql://…`, `mariadb://…`, "
+        "`range://…`; its password may be a reference. Needed.",
+        secret=True,
+    )
+    table_name = option(
+        text(),
+        "",
+        "The table, `database.table`; a part with a point or a backquote in it stands in "
+        "backquotes. Needed.",
+        key="table",
+    )
+    starting_position = option(
+        one_of("snapshot", "now"),
+        "snapshot",
+        "Where a new query begins. `snapshot`: the rows that are there now as inserts, then every "
+        "change. `now`: only what is changed from now on.",
+        key="startingPosition",
+    )
+    temporal = option(
+        one_of("string", "native"),
+        "string",
+        "DATE, DATETIME and TIMESTAMP as MySQL's text, or as Spark's types; these have no zero "
+        "dates: a date with a year, month or day of zero is NULL then.",
+    )
+    max_bytes = option(
+        size(1),
+        256 << 20,
+        "About how much of the source's log, or of the table, one micro-batch takes.",
+        key="maxBytesPerTrigger",
+    )
+
 
 _NAME = re.compile(r"(?:`((?:[^`]|``)+)`|([^.`]+))\.(?:`((?:[^`]|``)+)`|([^.`]+))")
 _SNAPSHOT = "snapshot"  # the source's own option for where to begin, where it has one
@@ -135,35 +136,38 @@ def read_request(options: Mapping[str, str], feed: str) -> TableRequest:
     Raises:
         BadInput: one line that names the option at fault and what is allowed.
     """
-    ours = {o.key.lower(): o.key for o in SPARK_OPTIONS.options}
+    ours = {o.key.lower(): o.key for o in RequestOptions.TABLE.options}
     given = {ours[k.lower()]: v for k, v in options.items() if k.lower() in ours}
     others = {k.lower(): v for k, v in options.items() if k.lower() not in ours}
-    values = read_options(SPARK_OPTIONS, given)
-    for option, example in ((SOURCE, "mysql://USER@HOST:3306/"), (TABLE, "shop.orders")):
-        if not values[option]:
+    values = RequestOptions.read(given)
+    for needed, example in (
+        (RequestOptions.source, "mysql://USER@HOST:3306/"),
+        (RequestOptions.table_name, "shop.orders"),
+    ):
+        if not values[needed]:
             raise BadOption(
-                f"the option {option.key} is missing; add "
-                f'.option("{option.key}", "{example}") with your own'
+                f"the option {needed.key} is missing; add "
+                f'.option("{needed.key}", "{example}") with your own'
             )
-    table = _table_id(values[TABLE])
-    tables = SOURCES.load(Uri.parse(values[SOURCE], "source").scheme).TABLES
+    table = _table_id(values.table_name)
+    tables = SOURCES.load(Uri.parse(values.source, "source").scheme).TABLES
     known = {o.key for t in tables for o in t.options}
     for key in others:
         if key not in known:
-            names = {*known, *(o.key for o in SPARK_OPTIONS.options)}
+            names = {*known, *(o.key for o in RequestOptions.TABLE.options)}
             raise UnknownOption(unknown_words(key, names))
-    starts_now = values[STARTING_POSITION] == "now"
+    starts_now = values.starting_position == "now"
     config = _config(table, others)
     if starts_now and _SNAPSHOT in known:
-        _begin_now(config["source"], Uri.parse(values[SOURCE], "source"))
-    spec, _ = build_spec(values[SOURCE], NOWHERE, config, feed, tables, sinks=sink_traits)
+        _begin_now(config["source"], Uri.parse(values.source, "source"))
+    spec, _ = build_spec(values.source, NOWHERE, config, feed, tables, sinks=sink_traits)
     _check_images(spec)
     return TableRequest(
         spec=spec,
         table=table,
         starts_now=starts_now,
-        native_times=values[TEMPORAL] == "native",
-        stretch_bytes=values[MAX_BYTES],
+        native_times=values.temporal == "native",
+        stretch_bytes=values.max_bytes,
     )
 
 

@@ -15,11 +15,11 @@ from rowferry.spec.changefeed_id import check_changefeed_id, default_changefeed_
 from rowferry.spec.check import check_config, check_parameters
 from rowferry.spec.config_file import inline_rule_files, read_config
 from rowferry.spec.consistent import check_consistent
-from rowferry.spec.feed_options import RAW_CHANGES, own_tables, raw_changes_table
+from rowferry.spec.feed_options import own_tables, wants_raw_changes
 from rowferry.spec.legacy import modernise, protocol_notice
 from rowferry.spec.option import OptionTable
 from rowferry.spec.quarantine import check_quarantine
-from rowferry.spec.rules.dispatch import DISPATCHERS, idle_rule_notices
+from rowferry.spec.rules.dispatch import DispatchOptions, idle_rule_notices
 from rowferry.spec.sink_traits import SinkLookup, SinkTraits, check_atomicity, check_protocol
 from rowferry.spec.sync_point import check_sync_point
 from rowferry.spec.uri import Uri
@@ -116,13 +116,11 @@ def _check(
     of_sink = [t for t in (*own_tables(sink), *tables) if t not in of_source]
     _in_file(file, lambda: check_active_active(spec, sink))
     _in_file(file, lambda: check_sync_point(spec, sink))
-    raw = raw_changes_table(sink)
-    is_raw = raw is not None and bool(spec.options(raw)[RAW_CHANGES])
-    _in_file(file, lambda: check_quarantine(spec, sink, is_raw))
+    _in_file(file, lambda: check_quarantine(spec, sink, wants_raw_changes(spec, sink)))
     _in_file(file, lambda: check_consistent(spec, sink))
     notices = _in_file(file, lambda: check_config(spec.config, [*of_source, *of_sink], readers))
     if not sink.has_topics:
-        notices += idle_rule_notices(spec.section("sink").get(DISPATCHERS.key, ()))
+        notices += idle_rule_notices(spec.section("sink").get(DispatchOptions.dispatchers.key, ()))
     notices += check_parameters(spec.source, "source", of_source)
     notices += check_parameters(
         spec.sink, "sink", of_sink, readers, forwards=sink.forwards_parameters

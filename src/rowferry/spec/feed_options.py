@@ -6,22 +6,21 @@ from datetime import timedelta
 from typing import Any, Final
 
 from rowferry.spec.active_active import ActiveActive
+from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.consistent import ConsistentMemory, ConsistentOptions
 from rowferry.spec.legacy import parse_protocol
 from rowferry.spec.option import (
-    Option,
     OptionShape,
     OptionTable,
     Section,
     duration,
     flag,
     option,
-    texts,
     whole,
 )
 from rowferry.spec.quarantine import QuarantineOptions
-from rowferry.spec.rules.dispatch import DISPATCH_RULES
-from rowferry.spec.rules.filter import COLUMN_RULES, EVENT_FILTERS, IGNORE_TXN_START_TS
+from rowferry.spec.rules.dispatch import DispatchOptions
+from rowferry.spec.rules.filter import ColumnOptions, FilterOptions
 from rowferry.spec.sink_traits import SinkTraits
 from rowferry.spec.sync_point import SyncPointSettings
 
@@ -71,19 +70,6 @@ class FeedOptions(Section, section=""):
     )
 
 
-class FilterOptions(Section, section="filter"):
-    """Which tables and changes are captured."""
-
-    rules = option(
-        texts(),
-        ("*.*",),
-        "Which tables are captured, in TiDB's table filter syntax; the last rule that matches "
-        "decides. System databases never are. An empty list means all tables.",
-    )
-    event_filters = EVENT_FILTERS
-    ignore_txn_start_ts = IGNORE_TXN_START_TS
-
-
 class SyncedOptions(Section, section="synced-status"):
     """When a changefeed counts as synced."""
 
@@ -103,27 +89,31 @@ def _protocol(value: Any) -> str:
     return parse_protocol(value)
 
 
-PROTOCOL: Final = Option(
-    "protocol",
-    OptionShape("the name of a protocol", _protocol),
-    "",
-    "The format of the output.",
-    uri=True,
-)
-SINK: Final = OptionTable("sink", (PROTOCOL,))
+class ProtocolOptions(Section, section="sink"):
+    """In which format changes are written."""
 
-RAW_CHANGES: Final = Option(
-    "output-raw-change-event",
+    protocol = option(
+        OptionShape("the name of a protocol", _protocol), "", "The format of the output.", uri=True
+    )
+
+
+_RAW_CHANGES: Final = option(
     flag(),
     False,
     "Send an update that changes a primary or unique key as it is, instead of as a delete followed "
     "by an insert.",
+    key="output-raw-change-event",
 )
 
 
-def raw_changes_table(sink: SinkTraits) -> OptionTable | None:
-    """Return the table that holds RAW_CHANGES for such a sink; None: it always splits."""
-    return OptionTable(sink.section, (RAW_CHANGES,)) if sink.takes_raw_changes else None
+def _raw_changes_table(sink: SinkTraits) -> OptionTable:
+    """Return the table of that option; its section is the sink's."""
+    return OptionTable(sink.section, (_RAW_CHANGES,))
+
+
+def wants_raw_changes(spec: ChangefeedSpec, sink: SinkTraits) -> bool:
+    """Return whether an update that changes a key stays whole: the sink can, and is told to."""
+    return sink.takes_raw_changes and spec.options(_raw_changes_table(sink))[_RAW_CHANGES]
 
 
 _TOP_LEVEL: Final = (
@@ -141,15 +131,14 @@ def top_level_names() -> frozenset[str]:
 
 def own_tables(sink: SinkTraits) -> tuple[OptionTable, ...]:
     """Return the tables of this module that apply with such a sink."""
-    raw = raw_changes_table(sink)
     return (
         *_TOP_LEVEL,
         ConsistentOptions.TABLE,
         ConsistentMemory.TABLE,
         FilterOptions.TABLE,
         SyncedOptions.TABLE,
-        SINK,
-        DISPATCH_RULES,
-        COLUMN_RULES,
-        *((raw,) if raw else ()),
+        ProtocolOptions.TABLE,
+        DispatchOptions.TABLE,
+        ColumnOptions.TABLE,
+        *((_raw_changes_table(sink),) if sink.takes_raw_changes else ()),
     )

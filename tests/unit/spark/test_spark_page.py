@@ -12,7 +12,7 @@ from rowferry.change.sqltype import Kind
 from rowferry.change.typed_columns import column_type
 from rowferry.mysql.ddl.cursor import TokenCursor
 from rowferry.mysql.ddl.type import read_type
-from rowferry.spark.table_request import SPARK_OPTIONS
+from rowferry.spark.table_request import RequestOptions
 from rowferry.spark.versions import spark_schema
 from rowferry.spec.option import shown
 
@@ -29,7 +29,7 @@ def test_the_options_are_on_the_page() -> None:
             f"`{shown(o.default)}`" if o.default else "none",
             o.doc,
         ]
-        for o in SPARK_OPTIONS.options
+        for o in RequestOptions.TABLE.options
     ]
 
 

@@ -19,7 +19,7 @@ from rowferry.errors import (
 from rowferry.flow.assemble import sink_traits
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.feed_options import PROTOCOL, SINK
+from rowferry.spec.feed_options import ProtocolOptions
 from rowferry.spec.option import Option, OptionTable, duration, flag, one_of, text, whole
 
 FLUSH = Option(
@@ -81,7 +81,7 @@ def test_uri_wins_over_file_over_default() -> None:
 
 def test_protocol_from_the_file_and_under_an_old_name() -> None:
     spec, notices = build({"sink": {"protocol": "FLAT-avro"}}, "kafka://h:1/t")
-    assert spec.protocol == "avro" == spec.options(SINK)[PROTOCOL]
+    assert spec.protocol == "avro" == spec.options(ProtocolOptions).protocol
     assert notices == ["protocol 'FLAT-avro' is an old name; it is now 'avro'"]
 
 

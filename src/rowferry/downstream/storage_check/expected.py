@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 from rowferry.downstream.storage_check.file_kind import FileKind
 from rowferry.flow.encode.csv import codec as csv
-from rowferry.flow.encode.options import SINK, TERMINATOR, tidb_extension
+from rowferry.flow.encode.options import CodecOptions, tidb_extension
 from rowferry.flow.sink.storage import options as storage
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import Option
@@ -75,7 +75,7 @@ def expected_of(spec: ChangefeedSpec) -> ExpectedLayout:
         zone=sink.time_zone,
         carries_commit_ts=carries_commit_ts[kind],
         whole_transactions=sink.transaction_atomicity == "table",
-        terminator=spec.options(SINK)[TERMINATOR].encode(),
+        terminator=spec.options(CodecOptions).terminator.encode(),
         quote=line.quote.encode(),
         delimiter=line.delimiter.encode(),
         null=line.null.encode(),

@@ -28,7 +28,7 @@ from rowferry.flow.encode.contract import Codec
 from rowferry.flow.encode.large_message import LargeMessageOptions
 from rowferry.flow.sink.kafka.options import KafkaSettings, read_settings
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.feed_options import RAW_CHANGES, raw_changes_table
+from rowferry.spec.feed_options import wants_raw_changes
 from rowferry.spec.sink_traits import SinkTraits
 
 if TYPE_CHECKING:
@@ -72,8 +72,7 @@ def changes_in_topics(
                 "was deleted"
             )
         used = Topic(topic, in_use or min(settings.partitions or count, count), 0)
-        raw = raw_changes_table(sink)
-        moves = raw is not None and bool(spec.options(raw)[RAW_CHANGES])
+        moves = wants_raw_changes(spec, sink)
         wanted = _partitions(rules.partition_rule(key.table.id), key, used, moves)
         search = _Search(reader, settings, codec, key, limits, _needles(spec, codec, key))
         for number in wanted:

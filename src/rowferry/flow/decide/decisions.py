@@ -38,13 +38,10 @@ from rowferry.flow.decide.transformed_ddl import statement_for_readers
 from rowferry.flow.decide.transforms import TransformedTable, Transforms
 from rowferry.spec.active_active import read_active_active
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.feed_options import RAW_CHANGES, FeedOptions, FilterOptions, raw_changes_table
+from rowferry.spec.feed_options import FeedOptions, wants_raw_changes
 from rowferry.spec.option import OptionShape, OptionTable
 from rowferry.spec.rules.dispatch import dispatch_rules
-from rowferry.spec.rules.filter import (
-    COLUMN_RULES,
-    COLUMN_SELECTORS,
-)
+from rowferry.spec.rules.filter import ColumnOptions, FilterOptions
 from rowferry.spec.rules.transform import TransformOptions
 from rowferry.spec.sink_traits import SinkTraits
 
@@ -105,7 +102,7 @@ class Decisions:
                 ),
             ),
         ),
-        COLUMN_RULES,
+        ColumnOptions.TABLE,
         TransformOptions.TABLE,
     )
 
@@ -150,7 +147,7 @@ class Decisions:
         self._events = EventFilters(events, cased)
         dispatch = dispatch_rules(spec)
         self._routes = TableRoutes(dispatch, cased, dialect)
-        selectors = spec.options(COLUMN_RULES)[COLUMN_SELECTORS]
+        selectors = spec.options(ColumnOptions).column_selectors
         self._columns = ColumnSelectors(selectors, cased, dispatch if sink.has_topics else ())
         self._transforms = Transforms(spec.options(TransformOptions), cased, keeps_keys)
         self._takes_partial_rows = sink.takes_partial_rows
@@ -160,9 +157,8 @@ class Decisions:
         self._flags = TableFlags(spec, mode.enabled, cased)
         self._active_active, self._cluster_index = mode.enabled, mode.cluster_index
         self._stamps = Stamps.BY_ROWS if stamped_by_rows else Stamps.BY_TRANSACTIONS
-        raw = raw_changes_table(sink)
-        split = raw is None or not spec.options(raw)[RAW_CHANGES]
-        self._splits = split and not mode.enabled  # no row is removed there
+        whole = wants_raw_changes(spec, sink)
+        self._splits = not whole and not mode.enabled  # no row is removed there
 
     def keeps_table(self, table: TableId) -> bool:
         """Return whether rows of this table can pass at all: by its name alone."""

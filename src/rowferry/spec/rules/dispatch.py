@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from rowferry.errors import BadDispatchRule
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.option import Option, OptionTable, expression
+from rowferry.spec.option import Section, expression, option
 from rowferry.spec.rules.matched import matched_rules
 
 _PATH: Final = "sink.dispatchers"
@@ -76,15 +76,16 @@ class DispatchRule:
 _FOR_TOPICS: Final = ("partition", "index", "columns", "topic")
 
 
-DISPATCHERS: Final = Option(
-    "dispatchers",
-    matched_rules(_PATH, DispatchRule, BadDispatchRule, partition=expression()),
-    (),
-    "Where rows go: the first rule whose `matcher` fits a table gives its topic and its partition "
-    "expression; the first of those with a target gives the name that is written. Tables that no "
-    "rule fits go to the default topic, all rows of a table to one partition.",
-)
-DISPATCH_RULES: Final = OptionTable("sink", (DISPATCHERS,))
+class DispatchOptions(Section, section="sink"):
+    """Where rows go."""
+
+    dispatchers = option(
+        matched_rules(_PATH, DispatchRule, BadDispatchRule, partition=expression()),
+        (),
+        "Where rows go: the first rule whose `matcher` fits a table gives its topic and its "
+        "partition expression; the first of those with a target gives the name that is written. "
+        "Tables that no rule fits go to the default topic, all rows of a table to one partition.",
+    )
 
 
 def dispatch_rules(spec: ChangefeedSpec) -> tuple[DispatchRule, ...]:
@@ -94,7 +95,7 @@ def dispatch_rules(spec: ChangefeedSpec) -> tuple[DispatchRule, ...]:
         UnknownOption: a rule has a key that rules do not have.
         BadDispatchRule: a rule without a matcher, or with a value of the wrong type.
     """
-    return spec.options(DISPATCH_RULES)[DISPATCHERS]
+    return spec.options(DispatchOptions).dispatchers
 
 
 def idle_rule_notices(value: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""`[[filter.event-filters]]` and `[sink] column-selectors`: lists of rules, as users write them.
+"""`[filter]` and `[sink] column-selectors`: lists of rules, as users write them.
 
 This module reads their shape only; what the texts mean is the business of whoever decides.
 """
@@ -6,10 +6,10 @@ This module reads their shape only; what the texts mean is the business of whoev
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from rowferry.errors import BadColumnSelector, BadEventFilter
-from rowferry.spec.option import Option, OptionShape, OptionTable
+from rowferry.spec.option import OptionShape, Section, option, texts
 from rowferry.spec.rules.matched import matched_rules
 
 
@@ -50,37 +50,48 @@ class ColumnRule:
         return f"sink.column-selectors[{self.place}].{key}"
 
 
-EVENT_FILTERS: Final[Option[tuple[EventRule, ...]]] = Option(
-    "event-filters",
-    matched_rules("filter.event-filters", EventRule, BadEventFilter),
-    (),
-    "Changes that are left out although their tables are captured: by kind of event, by the text "
-    "of a DDL, by what a row holds, or by which columns an update changes. All rules whose "
-    "`matcher` fits are tried; one that says so is enough.",
-)
+def _timestamps() -> OptionShape[tuple[int, ...]]:
+    def parse(value: Any) -> tuple[int, ...]:
+        if not isinstance(value, list | tuple) or not all(type(v) is int for v in value):
+            raise ValueError("expected a list of whole numbers")
+        return tuple(value)
+
+    return OptionShape("a list of whole numbers", parse)
 
 
-def _timestamps(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list | tuple) or not all(type(v) is int for v in value):
-        raise ValueError("expected a list of whole numbers")
-    return tuple(value)
+class FilterOptions(Section, section="filter"):
+    """Which tables and changes are captured."""
+
+    rules = option(
+        texts(),
+        ("*.*",),
+        "Which tables are captured, in TiDB's table filter syntax; the last rule that matches "
+        "decides. System databases never are. An empty list means all tables.",
+    )
+    event_filters = option(
+        matched_rules("filter.event-filters", EventRule, BadEventFilter),
+        (),
+        "Changes that are left out although their tables are captured: by kind of event, by the "
+        "text of a DDL, by what a row holds, or by which columns an update changes. All rules "
+        "whose `matcher` fits are tried; one that says so is enough.",
+    )
+    ignore_txn_start_ts = option(
+        _timestamps(),
+        (),
+        "Transactions that are left out, by their start-ts. No source here tells the start-ts of a "
+        "transaction, so a list that is not empty is refused.",
+    )
 
 
-IGNORE_TXN_START_TS: Final[Option[tuple[int, ...]]] = Option(
-    "ignore-txn-start-ts",
-    OptionShape("a list of whole numbers", _timestamps),
-    (),
-    "Transactions that are left out, by their start-ts. No source here tells the start-ts of a "
-    "transaction, so a list that is not empty is refused.",
-)
-COLUMN_SELECTORS: Final[Option[tuple[ColumnRule, ...]]] = Option(
-    "column-selectors",
-    matched_rules("sink.column-selectors", ColumnRule, BadColumnSelector),
-    (),
-    "Which columns are written: the first rule whose `matcher` fits a table counts. `columns` are "
-    "patterns as in table filters (`*`, `?`, `!` to leave out), in any case; the last that fits "
-    "decides, a column that none fits is left out. The primary key, or all columns of a unique "
-    "index, must stay.",
-    alterable=False,
-)
-COLUMN_RULES: Final = OptionTable("sink", (COLUMN_SELECTORS,))
+class ColumnOptions(Section, section="sink"):
+    """Which columns are written."""
+
+    column_selectors = option(
+        matched_rules("sink.column-selectors", ColumnRule, BadColumnSelector),
+        (),
+        "Which columns are written: the first rule whose `matcher` fits a table counts. `columns` "
+        "are patterns as in table filters (`*`, `?`, `!` to leave out), in any case; the last that "
+        "fits decides, a column that none fits is left out. The primary key, or all columns of a "
+        "unique index, must stay.",
+        alterable=False,
+    )

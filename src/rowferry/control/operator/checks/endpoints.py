@@ -30,8 +30,9 @@ from rowferry.registry import SINKS, SOURCES
 from rowferry.secrets.sources import SecretSources
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.feed_options import FeedOptions, FilterOptions
+from rowferry.spec.feed_options import FeedOptions
 from rowferry.spec.reach import Reach
+from rowferry.spec.rules.filter import FilterOptions
 from rowferry.spec.secrets import Hiding
 
 MOST_DATABASES: Final = 1000

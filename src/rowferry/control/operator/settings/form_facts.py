@@ -19,7 +19,7 @@ from rowferry.flow.decide.decisions import Decisions
 from rowferry.flow.sink.contract import SinkTraits
 from rowferry.registry import ROW_FORMATS, SINKS, SOURCES, load_format
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.feed_options import PROTOCOL, SINK, own_tables
+from rowferry.spec.feed_options import ProtocolOptions, own_tables
 from rowferry.spec.option import Option, OptionTable, shown
 from rowferry.spec.reach import Reach
 from rowferry.spec.ticdc_keys import PROTOCOLS
@@ -119,11 +119,12 @@ def _goes_with(scheme: str, sink: SinkTraits, protocol: str) -> bool:
     """Return whether a sink can be written in a protocol; both are made, and nothing is opened."""
     if sink.protocol == "none":
         return False
-    config: dict[str, Any] = {SINK.section: {PROTOCOL.key: protocol}}
+    section = ProtocolOptions.TABLE.section
+    config: dict[str, Any] = {section: {ProtocolOptions.protocol.key: protocol}}
     for table in load_format(protocol).TABLES:
         for option in table.options:
-            if option.names == "url" and table.section == SINK.section:
-                config[SINK.section][option.key] = SAMPLE_WEB_ADDRESS
+            if option.names == "url" and table.section == section:
+                config[section][option.key] = SAMPLE_WEB_ADDRESS
     spec = ChangefeedSpec(
         _SAMPLE,
         Uri.parse(f"{SOURCES.names()[0]}://{_SAMPLE}", "source"),

@@ -8,7 +8,8 @@ from typing import Any
 from rowferry.flow.assemble import option_tables
 from rowferry.registry import SINKS, SOURCES
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.feed_options import PROTOCOL, SINK, FilterOptions, own_tables
+from rowferry.spec.feed_options import ProtocolOptions, own_tables
+from rowferry.spec.rules.filter import FilterOptions
 from rowferry.spec.sample import sample_config
 from rowferry.spec.sink_traits import check_protocol
 from rowferry.spec.uri import Uri
@@ -26,7 +27,7 @@ def sample_settings(source: str, sink: str, protocol: str = "", rules: Sequence[
     check_protocol(traits, sink, protocol)
     config: dict[str, dict[str, Any]] = {}
     if protocol:
-        config[SINK.section] = {PROTOCOL.key: protocol}
+        config[ProtocolOptions.TABLE.section] = {ProtocolOptions.protocol.key: protocol}
     spec = ChangefeedSpec(
         "sample",
         Uri.parse(f"{source}://127.0.0.1", "source"),

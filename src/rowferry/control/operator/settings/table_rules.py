@@ -10,7 +10,7 @@ from rowferry.errors import BadFilterRule, OptionsConflict
 from rowferry.flow.decide.table_filter import TableFilter, named_by
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.config_file import RULE_KEYS
-from rowferry.spec.feed_options import FilterOptions
+from rowferry.spec.rules.filter import FilterOptions
 
 EVERYTHING: Final = "*.*"
 _KEYS: Final = (*RULE_KEYS, "columns")

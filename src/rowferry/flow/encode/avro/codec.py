@@ -17,7 +17,12 @@ from rowferry.columnar import render as kernels_render
 from rowferry.columnar.fields import Field, ImagePresence, fields
 from rowferry.errors import DecodeError, EncodeError
 from rowferry.flow.encode.avro import kernels, kernels_decimal, messages
-from rowferry.flow.encode.avro.options import SINK, AvroOptions, AvroSettings, RegistryOptions
+from rowferry.flow.encode.avro.options import (
+    AvroOptions,
+    AvroSettings,
+    RecordOptions,
+    RegistryOptions,
+)
 from rowferry.flow.encode.avro.reader import (
     BEFORE,
     RecordReader,
@@ -62,7 +67,7 @@ class Avro(MessageCodec):
         binary_keys=True,
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (
-        SINK,
+        RecordOptions.TABLE,
         RegistryOptions.TABLE,
         AvroOptions.TABLE,
         LargeMessageOptions.TABLE,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from rowferry.errors import BadOption, OptionsConflict
@@ -14,13 +14,11 @@ from rowferry.flow.encode.large_message import (
     check_large_messages,
     refuse_compression,
 )
-from rowferry.flow.encode.options import TIDB_EXTENSION, one_of_or_empty
+from rowferry.flow.encode.options import CODEC_SECTION, EXTENSION, CodecOptions, one_of_or_empty
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.feed_options import FeedOptions
 from rowferry.spec.option import (
-    Option,
     OptionShape,
-    OptionTable,
     Section,
     flag,
     one_of,
@@ -53,23 +51,25 @@ def _nothing(why: str) -> OptionShape[None]:
     return OptionShape("nothing; leave it out", parse, kind="none")
 
 
-SCHEMA_REGISTRY = Option(
-    "schema-registry",
-    _address(),
-    "",
-    "avro, debezium-avro: the address of a schema registry that speaks Confluent's API. A user and "
-    "password may stand in it, before the host.",
-    uri=True,
-    secret=True,
-    names="url",
-)
-SINK: Final = OptionTable("sink", (TIDB_EXTENSION, SCHEMA_REGISTRY))
+class RecordOptions(Section, section="sink"):
+    """What TiCDC has for Avro in the section of the sink."""
+
+    enable_tidb_extension = CodecOptions.enable_tidb_extension
+    schema_registry = option(
+        _address(),
+        "",
+        "avro, debezium-avro: the address of a schema registry that speaks Confluent's API. A user "
+        "and password may stand in it, before the host.",
+        uri=True,
+        secret=True,
+        names="url",
+    )
 
 
 class RegistryOptions(Section, section="sink.kafka-config"):
     """Where schemas are registered."""
 
-    schema_registry = SCHEMA_REGISTRY
+    schema_registry = RecordOptions.schema_registry
     user = option(
         text(),
         "",
@@ -126,7 +126,7 @@ class RegistryOptions(Section, section="sink.kafka-config"):
     )
 
 
-class AvroOptions(Section, section="sink.kafka-config.codec-config"):
+class AvroOptions(Section, section=CODEC_SECTION):
     """How rows are written as Avro."""
 
     avro_decimal_handling_mode = option(
@@ -165,7 +165,7 @@ class AvroOptions(Section, section="sink.kafka-config.codec-config"):
         "avro: the old row beside the new one. Not yet there: `true` is refused.",
         uri=True,
     )
-    enable_tidb_extension = TIDB_EXTENSION
+    enable_tidb_extension = CodecOptions.enable_tidb_extension
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,13 +186,12 @@ class AvroSettings:
             OptionsConflict: options that exclude each other.
         """
         codec = spec.options(AvroOptions)
-        extension = spec.options(SINK)[TIDB_EXTENSION] or codec.enable_tidb_extension
+        section = spec.options(RecordOptions)
+        extension = section.enable_tidb_extension or codec.enable_tidb_extension
         if codec.avro_include_before_value:
             raise BadOption("avro-include-before-value is not yet there; leave it out")
         if codec.avro_enable_watermark and not extension:
-            raise OptionsConflict(
-                f"avro-enable-watermark needs {TIDB_EXTENSION.key} = true as well"
-            )
+            raise OptionsConflict(f"avro-enable-watermark needs {EXTENSION} = true as well")
         _check_surroundings(spec, sink)
         modes = Modes(
             decimal_text=codec.avro_decimal_handling_mode == "string",
@@ -235,12 +234,13 @@ def registry_address(spec: ChangefeedSpec, protocol: str) -> RegistryAddress:
         OptionsConflict: options that exclude each other.
     """
     options = spec.options(RegistryOptions)
-    url = _one_of_two(spec.options(SINK)[SCHEMA_REGISTRY], options.schema_registry, protocol)
+    key = RegistryOptions.schema_registry.key
+    url = _one_of_two(spec, options.schema_registry, protocol)
     parts = urlsplit(url)
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
     if user and (options.user or options.password):
         raise OptionsConflict(
-            f"{SCHEMA_REGISTRY.key} has a user in it already; remove that or schema-registry-user"
+            f"{key} has a user in it already; remove that or schema-registry-user"
         )
     if options.password and not options.user:
         raise OptionsConflict("schema-registry-password needs schema-registry-user as well")
@@ -255,7 +255,7 @@ def registry_address(spec: ChangefeedSpec, protocol: str) -> RegistryAddress:
     }
     given = [key for key, value in given_options.items() if value]
     if given and parts.scheme != "https":
-        raise OptionsConflict(f"{given[0]} needs a {SCHEMA_REGISTRY.key} that begins with https://")
+        raise OptionsConflict(f"{given[0]} needs a {key} that begins with https://")
     return RegistryAddress(
         url=parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(),
         user=user or options.user,
@@ -267,14 +267,16 @@ def registry_address(spec: ChangefeedSpec, protocol: str) -> RegistryAddress:
     )
 
 
-def _one_of_two(sink: str, kafka: str, protocol: str) -> str:
+def _one_of_two(spec: ChangefeedSpec, kafka: str, protocol: str) -> str:
     """Return the address, which may stand in two sections; a URI parameter is read as both."""
+    sink = spec.options(RecordOptions).schema_registry
     if sink and kafka and sink != kafka:
-        ours, theirs = SINK.path(SCHEMA_REGISTRY.key), RegistryOptions.path(SCHEMA_REGISTRY)
+        ours = RecordOptions.path(RecordOptions.schema_registry)
+        theirs = RegistryOptions.path(RegistryOptions.schema_registry)
         raise OptionsConflict(f"{ours} and {theirs} differ; keep one of them")
     if not (sink or kafka):
         raise BadOption(
             f"protocol {protocol} needs a schema registry: add "
-            f"{SCHEMA_REGISTRY.key}=http://host:port to the sink URI"
+            f"{RegistryOptions.schema_registry.key}=http://host:port to the sink URI"
         )
     return sink or kafka

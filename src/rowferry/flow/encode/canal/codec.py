@@ -27,7 +27,7 @@ from rowferry.flow.encode.large_message import (
     refuse_compression,
     refuse_large,
 )
-from rowferry.flow.encode.options import CONTENT_COMPATIBLE, SINK, delete_only_handle_key
+from rowferry.flow.encode.options import CodecOptions, delete_only_handle_key
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
 from rowferry.spec.sink_traits import SinkTraits
@@ -54,7 +54,7 @@ class Canal(MessageCodec):
         carries_before_image=True,
         can_omit_columns=True,
     )
-    TABLES: ClassVar[tuple[OptionTable, ...]] = (SINK, LargeMessageOptions.TABLE)
+    TABLES: ClassVar[tuple[OptionTable, ...]] = (CodecOptions.TABLE, LargeMessageOptions.TABLE)
 
     def __init__(self, spec: ChangefeedSpec, sink: SinkTraits) -> None:
         """Read the settings.
@@ -70,7 +70,7 @@ class Canal(MessageCodec):
         large = spec.options(LargeMessageOptions)
         check_large_messages(large, NAME, None, extension=False)
         refuse_compression(large, NAME)
-        self._full_types = spec.options(SINK)[CONTENT_COMPATIBLE]
+        self._full_types = spec.options(CodecOptions).content_compatible
         self._delete_handle_only = delete_only_handle_key(spec)
 
     # --- writing ----------------------------------------------------------------------------------

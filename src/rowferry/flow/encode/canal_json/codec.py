@@ -36,23 +36,16 @@ from rowferry.flow.encode.large_message import LargeMessageOptions, LargeMessage
 from rowferry.flow.encode.layout import Cell, ChangedCell, Layout, Part, Pick, ProgramMemory
 from rowferry.flow.encode.options import (
     CODEC_SECTION,
-    CONTENT_COMPATIBLE,
-    ONLY_UPDATED,
-    SINK,
-    TERMINATOR,
-    TIDB_EXTENSION,
+    EXTENSION,
+    CodecOptions,
     delete_only_handle_key,
     tidb_extension,
 )
 from rowferry.flow.encode.same_layout import repeated
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.option import Option, OptionTable, flag
+from rowferry.spec.option import OptionTable, Section, flag, option
 from rowferry.spec.sink_traits import SinkTraits
 
-ROW_KEY = Option(
-    "output-row-key", flag(), False, "Not supported: the source's row key is not written.", uri=True
-)
-CODEC = OptionTable(CODEC_SECTION, (ROW_KEY, TIDB_EXTENSION))
 NAME: Final = "canal-json"
 
 _PLAIN = re.compile(r'[\x00-\x1f"\\<>&\u2028\u2029]')
@@ -171,6 +164,15 @@ def mysql_type(kind: SqlType, full: bool = False) -> str:
     return text + (" zerofill" if kind.zerofill and kind.kind is not Kind.YEAR else "")
 
 
+class CanalOptions(Section, section=CODEC_SECTION):
+    """What messages hold, in the section of TiCDC's file for that."""
+
+    output_row_key = option(
+        flag(), False, "Not supported: the source's row key is not written.", uri=True
+    )
+    enable_tidb_extension = CodecOptions.enable_tidb_extension
+
+
 class CanalJson(MessageCodec):
     """Row changes, schema changes and watermarks as canal-json."""
 
@@ -182,17 +184,23 @@ class CanalJson(MessageCodec):
         body=TextBody("application/x-ndjson", b"", b"\n", b"\n"),
         large_rows=LargeRows(needs_extension=True),
     )
-    TABLES: ClassVar[tuple[OptionTable, ...]] = (SINK, CODEC, LargeMessageOptions.TABLE)
+    TABLES: ClassVar[tuple[OptionTable, ...]] = (
+        CodecOptions.TABLE,
+        CanalOptions.TABLE,
+        LargeMessageOptions.TABLE,
+    )
 
     def __init__(self, spec: ChangefeedSpec, sink: SinkTraits) -> None:
-        options = spec.options(SINK)
-        if spec.options(CODEC)[ROW_KEY]:
-            raise BadOption(f"{CODEC.path(ROW_KEY.key)} is not supported; remove it")
+        options = spec.options(CodecOptions)
+        if spec.options(CanalOptions).output_row_key:
+            raise BadOption(
+                f"{CanalOptions.path(CanalOptions.output_row_key)} is not supported; remove it"
+            )
         self._extension = tidb_extension(spec)
-        self._full_types = options[CONTENT_COMPATIBLE]
-        self._only_updated = options[ONLY_UPDATED] or self._full_types
+        self._full_types = options.content_compatible
+        self._only_updated = options.only_output_updated_columns or self._full_types
         self._delete_handle_only = delete_only_handle_key(spec)
-        self._terminator = options[TERMINATOR].encode() if sink.takes_files else b""
+        self._terminator = options.terminator.encode() if sink.takes_files else b""
         self._large = LargeMessages(spec, sink, NAME, self.TRAITS.large_rows, self._extension)
         self._memory = ProgramMemory()
 
@@ -201,7 +209,7 @@ class CanalJson(MessageCodec):
         """Exact with the extension; else the millisecond."""
         if self._extension:
             return CommitTime("exact")
-        why = f"{NAME} without {TIDB_EXTENSION.key} tells the millisecond of a commit only"
+        why = f"{NAME} without {EXTENSION} tells the millisecond of a commit only"
         return CommitTime("millisecond", why)
 
     @property

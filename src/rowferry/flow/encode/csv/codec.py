@@ -24,7 +24,7 @@ from rowferry.flow.encode.csv.reader import Dialect, read_lines
 from rowferry.flow.encode.kernels import row_writer as kernels
 from rowferry.flow.encode.kernels import spans as kernels_spans
 from rowferry.flow.encode.layout import Cell, Layout, Part, ProgramMemory
-from rowferry.flow.encode.options import DELETE_ONLY_HANDLE_KEY, SINK, TERMINATOR
+from rowferry.flow.encode.options import CodecOptions
 from rowferry.flow.encode.same_layout import repeated
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionShape, OptionTable, Section, flag, option, text
@@ -115,10 +115,10 @@ class Csv(MessageCodec):
         kinds=frozenset(Kind),
         needs_old_rows=True,
     )
-    TABLES: ClassVar[tuple[OptionTable, ...]] = (SINK, CsvOptions.TABLE)
+    TABLES: ClassVar[tuple[OptionTable, ...]] = (CodecOptions.TABLE, CsvOptions.TABLE)
 
     def __init__(self, spec: ChangefeedSpec, sink: SinkTraits) -> None:
-        options, shared = spec.options(CsvOptions), spec.options(SINK)
+        options, shared = spec.options(CsvOptions), spec.options(CodecOptions)
         self._quote = options.quote.encode()
         self._delimiter = options.delimiter.encode()
         self._null = options.null.encode()
@@ -127,7 +127,7 @@ class Csv(MessageCodec):
         self._old_value = options.output_old_value
         self._header = options.output_field_header
         self._lines = sink.takes_files
-        self._terminator = shared[TERMINATOR].encode()
+        self._terminator = shared.terminator.encode()
         self._memory = ProgramMemory()
         path = _path(CsvOptions.delimiter)
         if self._quote and self._quote in self._delimiter:
@@ -150,15 +150,16 @@ class Csv(MessageCodec):
                 "break, and more than a backslash"
             )
         self._refuse_marks_in_values()
-        if shared[DELETE_ONLY_HANDLE_KEY]:
+        if shared.delete_only_output_handle_key_columns:
+            whole = CodecOptions.path(CodecOptions.delete_only_output_handle_key_columns)
             raise OptionsConflict(
-                f"{SINK.path(DELETE_ONLY_HANDLE_KEY.key)}: CSV protocol always output all columns "
+                f"{whole}: CSV protocol always output all columns "
                 "for the delete event, set it to false"
             )
 
     def _refuse_marks_in_values(self) -> None:
         """Refuse what may stand inside values that are written without quotes and escapes."""
-        end = SINK.path(TERMINATOR.key)
+        end = CodecOptions.path(CodecOptions.terminator)
         marks = {
             _path(CsvOptions.delimiter): self._delimiter,
             _path(CsvOptions.quote): self._quote,

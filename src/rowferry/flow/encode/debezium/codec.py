@@ -22,8 +22,9 @@ from rowferry.columnar.fields import Field, ImagePresence, fields
 from rowferry.errors import DecodeError, EncodeError, OptionsConflict
 from rowferry.flow.encode.avro import kernels_decimal
 from rowferry.flow.encode.contract import CodecTraits, CommitTime, Encoded, MessageCodec, TextBody
-from rowferry.flow.encode.debezium import ddl, options, schema
+from rowferry.flow.encode.debezium import ddl, schema
 from rowferry.flow.encode.debezium import kernels as kernels_debezium
+from rowferry.flow.encode.debezium.options import DebeziumOptions, EventOptions, ValueModes
 from rowferry.flow.encode.debezium.reader import read_message
 from rowferry.flow.encode.debezium.values import shown
 from rowferry.flow.encode.kernels import row_writer as kernels
@@ -35,7 +36,7 @@ from rowferry.flow.encode.large_message import (
 from rowferry.flow.encode.layout import Cell, Layout, Part
 from rowferry.flow.encode.open_protocol import kernels as kernels_open
 from rowferry.flow.encode.open_protocol.codec import json_text
-from rowferry.flow.encode.options import CODEC_EXTENSION, TIDB_EXTENSION
+from rowferry.flow.encode.options import EXTENSION, ExtensionOptions
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
 from rowferry.spec.sink_traits import SinkTraits
@@ -44,7 +45,7 @@ PROTOCOL: Final = "debezium"
 VERSION: Final = "3.5.0.Final"  # of the connector whose events these are
 CONNECTOR: Final = "rowferry"
 _OVERHEAD: Final = 36  # what a queue counts beside key and value
-_CURE: Final = f"leave columns out, or set {options.DISABLE_SCHEMA.key}=true"
+_CURE: Final = f"leave columns out, or set {EventOptions.debezium_disable_schema.key}=true"
 _OPS: Final = {Op.INSERT: b"c", Op.UPDATE: b"u", Op.DELETE: b"d"}
 
 # Kinds of events, and whether each shows the old row.
@@ -64,7 +65,12 @@ class Debezium(MessageCodec):
         kinds=frozenset(Kind),
         body=TextBody("application/x-ndjson", b"", b"\n", b"\n"),
     )
-    TABLES: ClassVar[tuple[OptionTable, ...]] = (*options.TABLES, LargeMessageOptions.TABLE)
+    TABLES: ClassVar[tuple[OptionTable, ...]] = (
+        EventOptions.TABLE,
+        DebeziumOptions.TABLE,
+        ExtensionOptions.TABLE,
+        LargeMessageOptions.TABLE,
+    )
 
     def __init__(self, spec: ChangefeedSpec, sink: SinkTraits) -> None:
         """Read the settings.
@@ -78,14 +84,14 @@ class Debezium(MessageCodec):
                 "not have; use protocol=canal-json or protocol=csv"
             )
         self._large = LargeMessages(spec, sink, PROTOCOL, None, extension=False)
-        section, own = spec.options(options.SINK), spec.options(options.DEBEZIUM)
-        there = spec.options(CODEC_EXTENSION)
-        self._extension = section[TIDB_EXTENSION] or there[TIDB_EXTENSION]
-        self._with_schema = not section[options.DISABLE_SCHEMA]
-        self._old_value = own[options.OUTPUT_OLD_VALUE]
-        self._tombstones = own[options.TOMBSTONES] and sink.has_topics
-        self._name = own[options.NAME] or spec.changefeed_id
-        self._modes = options.ValueModes.of(spec, self._extension)
+        section, own = spec.options(EventOptions), spec.options(DebeziumOptions)
+        there = spec.options(ExtensionOptions)
+        self._extension = section.enable_tidb_extension or there.enable_tidb_extension
+        self._with_schema = not section.debezium_disable_schema
+        self._old_value = own.output_old_value
+        self._tombstones = own.tombstones and sink.has_topics
+        self._name = own.name or spec.changefeed_id
+        self._modes = ValueModes.of(spec, self._extension)
         self._heads: Remembered[tuple[TableId, tuple[str, ...]], tuple[TableSchema, bytes]]
         self._heads = Remembered()
 
@@ -266,7 +272,7 @@ class Debezium(MessageCodec):
         """Exact with the extension; else the millisecond."""
         if self._extension:
             return CommitTime("exact")
-        why = f"without {TIDB_EXTENSION.key} the millisecond of a commit is told only"
+        why = f"without {EXTENSION} the millisecond of a commit is told only"
         return CommitTime("millisecond", why)
 
     def decode_message(self, key: bytes | None, value: bytes | None) -> Iterator[Change]:

@@ -25,8 +25,8 @@ from rowferry.flow.encode.avro import kernels, kernels_decimal
 from rowferry.flow.encode.avro.datum import AvroSchema, long_bytes, text_bytes
 from rowferry.flow.encode.avro.messages import head_of, split_head
 from rowferry.flow.encode.avro.options import (
-    SCHEMA_REGISTRY,
     AvroOptions,
+    RecordOptions,
     RegistryOptions,
     refuse_other_messages,
     registry_address,
@@ -34,9 +34,10 @@ from rowferry.flow.encode.avro.options import (
 from rowferry.flow.encode.avro.registry import SchemaRegistry
 from rowferry.flow.encode.avro.writer import AvroCell, Part, write_rows
 from rowferry.flow.encode.contract import CodecTraits, CommitTime, Encoded, MessageCodec
-from rowferry.flow.encode.debezium import ddl, options, schema
+from rowferry.flow.encode.debezium import ddl, schema
 from rowferry.flow.encode.debezium import kernels as kernels_debezium
 from rowferry.flow.encode.debezium.codec import CONNECTOR, VERSION, with_tombstones
+from rowferry.flow.encode.debezium.options import DebeziumOptions, EventOptions, ValueModes
 from rowferry.flow.encode.debezium.reader import event_changes
 from rowferry.flow.encode.debezium_avro.schema import (
     full_name,
@@ -46,19 +47,29 @@ from rowferry.flow.encode.debezium_avro.schema import (
 )
 from rowferry.flow.encode.debezium_avro.values import cells_of
 from rowferry.flow.encode.large_message import LargeMessageOptions, refuse_large
-from rowferry.flow.encode.options import CODEC_SECTION, TIDB_EXTENSION
+from rowferry.flow.encode.options import CODEC_SECTION, EXTENSION, ExtensionOptions
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
 from rowferry.spec.sink_traits import SinkTraits
 
 PROTOCOL: Final = "debezium-avro"
-SINK: Final = OptionTable("sink", (TIDB_EXTENSION, SCHEMA_REGISTRY, options.INCLUDE_START_TS))
-CODEC: Final = OptionTable(CODEC_SECTION, (TIDB_EXTENSION, AvroOptions.avro_enable_watermark))
 _OVERHEAD: Final = 36  # what a queue counts beside key and value
 _OPS: Final = {Op.INSERT: b"\2c", Op.UPDATE: b"\2u", Op.DELETE: b"\2d"}
 _NULL, _THERE = b"\0", b"\2"  # the branches of an optional value without a default
 
 _Known = tuple[AvroSchema, schema.Schema]
+
+
+class AvroEventOptions(RecordOptions, section="sink"):
+    """What TiCDC has for both protocols in the section of the sink."""
+
+    debezium_include_start_ts = EventOptions.debezium_include_start_ts
+
+
+class AvroNoteOptions(ExtensionOptions, section=CODEC_SECTION):
+    """Which messages there are beside those of rows."""
+
+    avro_enable_watermark = AvroOptions.avro_enable_watermark
 
 
 class DebeziumAvro(MessageCodec):
@@ -78,10 +89,10 @@ class DebeziumAvro(MessageCodec):
         binary_keys=True,
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (
-        SINK,
-        options.DEBEZIUM,
+        AvroEventOptions.TABLE,
+        DebeziumOptions.TABLE,
         RegistryOptions.TABLE,
-        CODEC,
+        AvroNoteOptions.TABLE,
         LargeMessageOptions.TABLE,
     )
 
@@ -93,17 +104,18 @@ class DebeziumAvro(MessageCodec):
             OptionsConflict: options that exclude each other, or a sink of files.
         """
         refuse_other_messages(spec, sink, PROTOCOL)
-        own, there = spec.options(options.DEBEZIUM), spec.options(CODEC)
-        self._extension = spec.options(SINK)[TIDB_EXTENSION] or there[TIDB_EXTENSION]
-        self._notes = there[AvroOptions.avro_enable_watermark]
+        own, there = spec.options(DebeziumOptions), spec.options(AvroNoteOptions)
+        section = spec.options(AvroEventOptions)
+        self._extension = section.enable_tidb_extension or there.enable_tidb_extension
+        self._notes = there.avro_enable_watermark
         if self._notes and not self._extension:
             raise OptionsConflict(
-                f"{AvroOptions.avro_enable_watermark.key} needs {TIDB_EXTENSION.key} = true as well"
+                f"{AvroNoteOptions.avro_enable_watermark.key} needs {EXTENSION} = true as well"
             )
-        self._old_value = own[options.OUTPUT_OLD_VALUE]
-        self._tombstones = own[options.TOMBSTONES] and sink.has_topics
-        self._name = own[options.NAME] or spec.changefeed_id
-        self._modes = options.ValueModes.of(spec, self._extension)
+        self._old_value = own.output_old_value
+        self._tombstones = own.tombstones and sink.has_topics
+        self._name = own.name or spec.changefeed_id
+        self._modes = ValueModes.of(spec, self._extension)
         self._registry = SchemaRegistry(registry_address(spec, PROTOCOL))
         self._ids: Remembered[tuple[str, TableId, int, int], tuple[int, int]]
         self._ids = Remembered(kept_s=inf)  # each costs calls of the registry
@@ -276,7 +288,7 @@ class DebeziumAvro(MessageCodec):
         """Exact with the extension; else the millisecond."""
         if self._extension:
             return CommitTime("exact")
-        why = f"without {TIDB_EXTENSION.key} the millisecond of a commit is told only"
+        why = f"without {EXTENSION} the millisecond of a commit is told only"
         return CommitTime("millisecond", why)
 
     def decode_message(self, key: bytes | None, value: bytes | None) -> Iterator[Change]:

@@ -27,22 +27,13 @@ from rowferry.flow.encode.open_protocol.column import PACKED, flags_of, type_cod
 from rowferry.flow.encode.open_protocol.reader import read_message
 from rowferry.flow.encode.options import (
     CODEC_SECTION,
-    ONLY_UPDATED,
-    SINK,
+    CodecOptions,
     delete_only_handle_key,
 )
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.option import Option, OptionTable, flag, whole
+from rowferry.spec.option import OptionTable, Section, flag, option, whole
 from rowferry.spec.sink_traits import SinkTraits
 
-OUTPUT_OLD_VALUE = Option(
-    "output-old-value", flag(), True, "An update holds the row's old values too."
-)
-OPEN = OptionTable("sink.open", (OUTPUT_OLD_VALUE,))
-MAX_BATCH_SIZE = Option(
-    "max-batch-size", whole(1), 16, "The most rows that one open-protocol message holds.", uri=True
-)
-CODEC = OptionTable(CODEC_SECTION, (MAX_BATCH_SIZE,))
 NAME: Final = "open-protocol"
 
 _ROW, _DDL, _RESOLVED = 1, 2, 3
@@ -69,6 +60,20 @@ def framed(key: bytes, value: bytes) -> tuple[bytes, bytes]:
     return head + key, struct.pack(">Q", len(value)) + value
 
 
+class OpenOptions(Section, section="sink.open"):
+    """What messages hold."""
+
+    output_old_value = option(flag(), True, "An update holds the row's old values too.")
+
+
+class BatchOptions(Section, section=CODEC_SECTION):
+    """How much one message holds."""
+
+    max_batch_size = option(
+        whole(1), 16, "The most rows that one open-protocol message holds.", uri=True
+    )
+
+
 class OpenProtocol(MessageCodec):
     """Row changes, schema changes and watermarks as open-protocol messages."""
 
@@ -80,7 +85,12 @@ class OpenProtocol(MessageCodec):
         large_rows=LargeRows(needs_key=True),
         binary_keys=True,
     )
-    TABLES: ClassVar[tuple[OptionTable, ...]] = (SINK, OPEN, CODEC, LargeMessageOptions.TABLE)
+    TABLES: ClassVar[tuple[OptionTable, ...]] = (
+        CodecOptions.TABLE,
+        OpenOptions.TABLE,
+        BatchOptions.TABLE,
+        LargeMessageOptions.TABLE,
+    )
 
     def __init__(self, spec: ChangefeedSpec, sink: SinkTraits) -> None:
         """Read the settings.
@@ -93,11 +103,11 @@ class OpenProtocol(MessageCodec):
                 f"protocol {NAME} makes messages with keys, which {spec.sink.scheme} files do not "
                 "have; use protocol=canal-json or protocol=csv"
             )
-        options = spec.options(SINK)
-        self._only_updated = options[ONLY_UPDATED]
+        options = spec.options(CodecOptions)
+        self._only_updated = options.only_output_updated_columns
         self._delete_handle_only = delete_only_handle_key(spec)
-        self._old_value = spec.options(OPEN)[OUTPUT_OLD_VALUE]
-        self._batch_rows = spec.options(CODEC)[MAX_BATCH_SIZE]
+        self._old_value = spec.options(OpenOptions).output_old_value
+        self._batch_rows = spec.options(BatchOptions).max_batch_size
         self._large = LargeMessages(spec, sink, NAME, self.TRAITS.large_rows, extension=False)
 
     def encode_rows(self, rows: Rows, planned_at_ms: int, topic: Topic | None = None) -> Encoded:

@@ -25,23 +25,12 @@ from rowferry.flow.encode.contract import CodecTraits, Encoded, MessageCodec, Te
 from rowferry.flow.encode.kernels import row_writer as kernels
 from rowferry.flow.encode.kernels import spans as kernels_spans
 from rowferry.flow.encode.layout import Cell, Layout, Part
-from rowferry.flow.encode.options import TERMINATOR
+from rowferry.flow.encode.options import CodecOptions
 from rowferry.flow.encode.plain_json import tokenizer as kernels_plain_json
 from rowferry.flow.encode.plain_json.reader import read_message, read_messages
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.option import Option, OptionTable, one_of
+from rowferry.spec.option import OptionTable, Section, one_of, option
 from rowferry.spec.sink_traits import SinkTraits
-
-JSON_COLUMNS = Option(
-    "json-columns",
-    one_of("value", "text"),
-    "value",
-    "How JSON columns are written: `value`, as a part of the message, or `text`, as a string. Only "
-    "the string tells the JSON value `null` from NULL.",
-    uri=True,
-)
-JSON_TABLE = OptionTable("sink.json", (JSON_COLUMNS,))
-LINES = OptionTable("sink", (TERMINATOR,))
 
 _QUOTE: Final = ord('"')
 _NUMBERS: Final = frozenset({Kind.INTEGER, Kind.YEAR, Kind.BIT})
@@ -49,6 +38,24 @@ _OPS: Final = {Op.INSERT: b"insert", Op.UPDATE: b"update", Op.DELETE: b"delete"}
 _KEY_SHOWN: Final = 100  # characters of a key in an error
 
 _Slots = list[tuple[Field, int]]
+
+
+class LineOptions(Section, section="sink"):
+    """What ends messages in files."""
+
+    terminator = CodecOptions.terminator
+
+
+class JsonOptions(Section, section="sink.json"):
+    """How values are written."""
+
+    json_columns = option(
+        one_of("value", "text"),
+        "value",
+        "How JSON columns are written: `value`, as a part of the message, or `text`, as a string. "
+        "Only the string tells the JSON value `null` from NULL.",
+        uri=True,
+    )
 
 
 class PlainJson(MessageCodec):
@@ -62,11 +69,12 @@ class PlainJson(MessageCodec):
         kinds=frozenset(Kind),
         body=TextBody("application/json", b"[", b",", b"]"),
     )
-    TABLES: ClassVar[tuple[OptionTable, ...]] = (LINES, JSON_TABLE)
+    TABLES: ClassVar[tuple[OptionTable, ...]] = (LineOptions.TABLE, JsonOptions.TABLE)
 
     def __init__(self, spec: ChangefeedSpec, sink: SinkTraits) -> None:
-        self._embeds = spec.options(JSON_TABLE)[JSON_COLUMNS] == "value"
-        self._terminator = spec.options(LINES)[TERMINATOR].encode() if sink.takes_files else b""
+        self._embeds = spec.options(JsonOptions).json_columns == "value"
+        terminator = spec.options(LineOptions).terminator
+        self._terminator = terminator.encode() if sink.takes_files else b""
 
     def encode_rows(self, rows: Rows, planned_at_ms: int, topic: Topic | None = None) -> Encoded:
         """Encode a chunk. An update without its old row has `before` null.

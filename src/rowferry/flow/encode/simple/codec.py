@@ -37,47 +37,10 @@ from rowferry.flow.encode.simple import avro_form
 from rowferry.flow.encode.simple.reader import SimpleReader
 from rowferry.flow.encode.simple.schema import of_table
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.option import Option, OptionTable, flag, whole
+from rowferry.spec.option import OptionTable, Section, flag, option, whole
 from rowferry.spec.sink_traits import SinkTraits
 
 NAME: Final = "simple"
-ENCODING = Option(
-    "encoding-format",
-    one_of_or_empty("json", "avro"),
-    "json",
-    "simple: how messages are written, as JSON or as Avro. Avro needs no schema registry: there is "
-    "one schema for all messages.",
-    uri=True,
-)
-CODEC = OptionTable(CODEC_SECTION, (ENCODING,))
-INTERVAL = Option(
-    "send-bootstrap-interval-in-sec",
-    whole(),
-    120,
-    "simple: after how many seconds a table's definition is sent again, ahead of its next rows, at "
-    "the latest; 0 or less: definitions are not sent.",
-)
-COUNT = Option(
-    "send-bootstrap-in-msg-count",
-    whole(),
-    10000,
-    "simple: after how many rows a table's definition is sent again at the latest; 0 or less: "
-    "definitions are not sent.",
-)
-EVERYWHERE = Option(
-    "send-bootstrap-to-all-partition",
-    flag(),
-    True,
-    "simple: a table's definition goes to every partition of its topic, else to partition 0 alone.",
-)
-AT_START = Option(
-    "send-all-bootstrap-at-start",
-    flag(),
-    False,
-    "simple: definitions of all tables at the start. A table's own always comes before its first "
-    "row here, and no reader needs one before that: it changes nothing.",
-)
-BOOTSTRAP = OptionTable("sink", (INTERVAL, COUNT, EVERYWHERE, AT_START))
 
 _OVERHEAD: Final = 36  # what a queue counts beside key and value
 _QUOTE: Final = ord('"')
@@ -86,6 +49,47 @@ _ZONE: Final = "UTC"  # of TIMESTAMP values
 _SEGMENT_BITS: Final = 40  # below a segment's ordinal in `seq`
 
 _Slots = list[tuple[Field, int]]
+
+
+class EncodingOptions(Section, section=CODEC_SECTION):
+    """How messages are written."""
+
+    encoding_format = option(
+        one_of_or_empty("json", "avro"),
+        "json",
+        "simple: how messages are written, as JSON or as Avro. Avro needs no schema registry: "
+        "there is one schema for all messages.",
+        uri=True,
+    )
+
+
+class BootstrapOptions(Section, section="sink"):
+    """When definitions of tables are sent, and where to."""
+
+    send_bootstrap_interval_in_sec = option(
+        whole(),
+        120,
+        "simple: after how many seconds a table's definition is sent again, ahead of its next "
+        "rows, at the latest; 0 or less: definitions are not sent.",
+    )
+    send_bootstrap_in_msg_count = option(
+        whole(),
+        10000,
+        "simple: after how many rows a table's definition is sent again at the latest; 0 or less: "
+        "definitions are not sent.",
+    )
+    send_bootstrap_to_all_partition = option(
+        flag(),
+        True,
+        "simple: a table's definition goes to every partition of its topic, else to partition 0 "
+        "alone.",
+    )
+    send_all_bootstrap_at_start = option(
+        flag(),
+        False,
+        "simple: definitions of all tables at the start. A table's own always comes before its "
+        "first row here, and no reader needs one before that: it changes nothing.",
+    )
 
 
 class Simple(MessageCodec):
@@ -100,7 +104,11 @@ class Simple(MessageCodec):
         large_rows=LargeRows(),
         remembers=True,
     )
-    TABLES: ClassVar[tuple[OptionTable, ...]] = (CODEC, BOOTSTRAP, LargeMessageOptions.TABLE)
+    TABLES: ClassVar[tuple[OptionTable, ...]] = (
+        EncodingOptions.TABLE,
+        BootstrapOptions.TABLE,
+        LargeMessageOptions.TABLE,
+    )
 
     def __init__(self, spec: ChangefeedSpec, sink: SinkTraits) -> None:
         """Read the settings.
@@ -113,15 +121,16 @@ class Simple(MessageCodec):
                 f"protocol {NAME} sends table definitions between rows, which {spec.sink.scheme} "
                 "files have no place for; use protocol=canal-json or protocol=csv"
             )
-        self._avro = spec.options(CODEC)[ENCODING] == "avro"
+        self._avro = spec.options(EncodingOptions).encoding_format == "avro"
         if self._avro and not sink.has_topics:
             raise OptionsConflict(
-                f"{ENCODING.key} = avro makes bytes, which a body of lines over "
-                f"{spec.sink.scheme} cannot hold; set it to json"
+                f"{EncodingOptions.encoding_format.key} = avro makes bytes, which a body of lines "
+                f"over {spec.sink.scheme} cannot hold; set it to json"
             )
-        section = spec.options(BOOTSTRAP)
-        self._interval_ms, self._most = section[INTERVAL] * 1000, section[COUNT]
-        self._everywhere = section[EVERYWHERE]
+        section = spec.options(BootstrapOptions)
+        self._interval_ms = section.send_bootstrap_interval_in_sec * 1000
+        self._most = section.send_bootstrap_in_msg_count
+        self._everywhere = section.send_bootstrap_to_all_partition
         self._large = LargeMessages(spec, sink, NAME, self.TRAITS.large_rows, extension=True)
         self._sent: Remembered[tuple[str, TableId], _Sent] = Remembered()
         self._same_again = not sink.has_topics  # bodies over HTTP are known by their content

@@ -9,7 +9,7 @@ import pytest
 
 from page_examples import ROOT, all_blocks, table_rows
 from rowferry.change.sqltype import SqlType
-from rowferry.flow.encode.avro.options import SINK, AvroOptions, RegistryOptions
+from rowferry.flow.encode.avro.options import AvroOptions, RecordOptions, RegistryOptions
 from rowferry.flow.encode.avro.schema import Modes, avro_type
 from rowferry.mysql.type_facts import TYPE_FACTS
 from rowferry.spec.option import shown
@@ -54,7 +54,9 @@ def test_every_option_is_on_the_page() -> None:
     for keys, default, _ in OPTIONS:
         told |= dict.fromkeys(re.findall(r"`([\w-]+)`", keys), default.strip("`"))
     options = {
-        o.key: o for t in (SINK, RegistryOptions.TABLE, AvroOptions.TABLE) for o in t.options
+        o.key: o
+        for t in (RecordOptions.TABLE, RegistryOptions.TABLE, AvroOptions.TABLE)
+        for o in t.options
     }
     assert set(told) == set(options) - {"glue-schema-registry-config"}
     for key, default in told.items():
