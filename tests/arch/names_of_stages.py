@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from typing import NamedTuple
 
@@ -56,9 +56,30 @@ def said_elsewhere(sources: Sources, owned: Owners, exempt: Sequence[Exempt]) ->
     return found
 
 
+def kinds_asked(sources: Sources, kinds: Collection[str]) -> list[str]:
+    """Return places where somebody compares a sink's kind with a word, outside of sinks."""
+    found = []
+    for path, text in sources.items():
+        if fnmatch(module_name(path), "flow.sink.*"):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if not isinstance(node, ast.Compare):
+                continue
+            sides = [node.left, *node.comparators]
+            words = {n.value for s in sides for n in ast.walk(s) if isinstance(n, ast.Constant)}
+            asks = any(isinstance(s, ast.Attribute) and s.attr == "kind" for s in sides)
+            if asks and words & set(kinds):
+                found.append(f"{path}:{node.lineno}: {ast.unparse(node)}: ask for a trait instead")
+    return found
+
+
 def _names(text: str, owned: Owners) -> Iterator[tuple[int, str]]:
     scheme = re.compile("(" + "|".join(map(re.escape, owned)) + ")://")
     tree = ast.parse(text)
+    for node in ast.walk(tree):  # a list, as it is written in one text
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(words)), attr="split")):
+                yield from ((node.lineno, word) for word in words.split() if word in owned)
     defaults = {
         id(node.value)  # a sink says which protocol it has without one
         for node in ast.walk(tree)

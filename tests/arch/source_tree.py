@@ -24,16 +24,17 @@ _BOTH_SOURCES = ("flow.capture.announcements", "flow.capture.label_end")
 _STAGES = ("capture", "decide", "dispatch", "encode", "sink")
 _CONTRACTS = tuple(f"flow.{stage}.contract" for stage in _STAGES)
 _BELOW_FLOW = ("change*", "columnar*", "mysql*", "spec*", "answers", "errors", "moment")
-_FLOW = (*_BELOW_FLOW, "registry", "flow*")
+_FLOW = (*_BELOW_FLOW, "names", "registry", "flow*")
 MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("errors", ()),
     ("moment", ()),
     ("answers", ()),
+    ("names", ()),
     ("change*", ("change*", "errors")),
     ("columnar*", ("columnar*", "change*", "errors")),
-    ("spec*", ("spec*", "change*", "errors")),
+    ("spec*", ("spec*", "change*", "errors", "names")),
     ("mysql*", ("mysql*", "columnar*", "change*", "spec*", "errors", "moment")),
-    ("registry", ("errors", *_CONTRACTS)),
+    ("registry", ("errors", "names", *_CONTRACTS)),
     ("flow.assemble", _FLOW),
     ("flow.rereading", _FLOW),
     ("flow.sampling", _FLOW),
@@ -409,6 +410,7 @@ NEUTRAL: tuple[str, ...] = (
     "flow.dispatch*",
     "flow.encode.contract",
     "flow.sink.contract",
+    "names",
     "registry",
     "spark*",
     "spec*",

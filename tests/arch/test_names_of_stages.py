@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import pytest
-from names_of_stages import Exempt, owners, said_elsewhere
+from names_of_stages import Exempt, kinds_asked, owners, said_elsewhere
 from source_tree import read_sources
 
+from rowferry.names import OWN_CODECS, protocols
 from rowferry.registry import CODECS, ROW_FORMATS, SINKS, SOURCES
-from rowferry.spec.ticdc_keys import BROUGHT, BROUGHT_PARAMETERS, PROTOCOLS
+from rowferry.spec.ticdc_keys import BROUGHT, BROUGHT_PARAMETERS
 from rowferry.spec.uri import Uri
 
 OWNED = owners([r._places for r in (SOURCES, CODECS, ROW_FORMATS, SINKS)])
 
 EXEMPT = (
     # Where names are made.
-    Exempt("registry", " ".join(OWNED), "the tables of names themselves, and names of extras"),
+    Exempt("names", " ".join(OWNED), "the tables of names themselves"),
+    Exempt("registry", "kafka mysql nats pulsar rabbitmq redis", "names of extras"),
     # The same word for another thing.
     Exempt("change.sqltype", "json", "a column's type"),
     Exempt("change.table", "mysql", "the dialect of forms that name none"),
@@ -97,11 +99,32 @@ def test_no_name_stands_outside_of_its_owner() -> None:
         ("rowferry/downstream/x.py", 'Q = ("kafka", "kafka+ssl")\n', "'kafka' belongs"),
         ("rowferry/face/x.py", 'def f(h):\n    return f"s3://{h}/"\n', "'s3' belongs"),
         ("rowferry/flow/sink/http/x.py", 'match p:\n    case "csv":\n        pass\n', "'csv'"),
+        ("rowferry/spec/x.py", 'P = tuple("avro csv".split())\n', "'avro' belongs"),
         ("rowferry/flow/sink/blackholes.py", 'K = "blackhole"\n', "'blackhole' belongs"),
     ],
 )
 def test_a_planted_name_is_found(path: str, text: str, found: str) -> None:
     assert found in said_elsewhere({path: text}, OWNED, ())[0]
+
+
+KINDS = {SINKS.load(name).TRAITS.kind for name in SINKS.names()}
+
+
+def test_nobody_asks_a_sink_for_its_kind() -> None:
+    assert kinds_asked(read_sources(), KINDS) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['a = traits.kind == "lake"', 'if "kafka" != t.kind: ...', 'b = s.kind in ("http", "queue")'],
+)
+def test_a_planted_question_for_a_kind_is_found(text: str) -> None:
+    assert len(kinds_asked({"rowferry/face/x.py": text}, KINDS)) == 1
+
+
+def test_other_kinds_may_be_asked_for() -> None:
+    sources = {"rowferry/face/x.py": 'a = node.kind == "column"\nb = one.kind == other.kind'}
+    assert kinds_asked(sources, KINDS) == []
 
 
 def test_an_owner_and_a_default_protocol_are_not_found() -> None:
@@ -120,13 +143,11 @@ def test_an_exemption_that_nobody_needs_is_found() -> None:
 
 def test_keys_of_ticdc_concern_what_is_known() -> None:
     """A sink or protocol that gets another name must not leave keys behind that concern nobody."""
-    kinds = {SINKS.load(name).TRAITS.kind for name in SINKS.names()}
-    known = {*kinds, *PROTOCOLS}
+    known = {*KINDS, *protocols()}
     named = {reader for key in (*BROUGHT, *BROUGHT_PARAMETERS) for reader in key.readers}
     assert named <= known
-    here = {*CODECS.names(), *ROW_FORMATS.names()}
-    internal = {SINKS.load(n).TRAITS.default_protocol for n in SINKS.names()} - {*PROTOCOLS, ""}
-    assert here - set(PROTOCOLS) == internal
+    own = {SINKS.load(n).TRAITS.default_protocol for n in SINKS.names()} - {*protocols(), ""}
+    assert own == set(OWN_CODECS)
 
 
 def test_parameters_that_belong_to_the_target_are_hidden() -> None:

@@ -48,6 +48,7 @@ from rowferry.flow.sink.contract import (
     Sink,
 )
 from rowferry.flow.sink.packing import pack
+from rowferry.names import protocols
 from rowferry.registry import ROW_FORMATS, SINKS, SOURCES, load_format
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.feed_options import FeedOptions, own_tables
@@ -56,7 +57,6 @@ from rowferry.spec.quarantine import QuarantineOptions
 from rowferry.spec.reach import Reach
 from rowferry.spec.secrets import NOTHING_HIDDEN, Hiding
 from rowferry.spec.sink_traits import SinkTraits
-from rowferry.spec.ticdc_keys import PROTOCOLS
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +302,7 @@ def codec_name(spec: ChangefeedSpec) -> str:
     if not name:
         raise OptionsConflict(
             "the sink needs a protocol: add ?protocol=… to the sink URI; known: "
-            f"{', '.join(PROTOCOLS)}"
+            f"{', '.join(protocols())}"
         )
     return name
 
@@ -317,7 +317,7 @@ def format_class(spec: ChangefeedSpec) -> type[Format]:
     if name in ROW_FORMATS.names() and not hasattr(SINKS.load(spec.sink.scheme), "write_rows"):
         raise OptionsConflict(
             f"protocol {name} is a format of whole files, which a {spec.sink.scheme} sink cannot "
-            f"take; use one of {', '.join(n for n in PROTOCOLS if n != name)}, or a storage sink"
+            f"take; use one of {', '.join(n for n in protocols() if n != name)}, or a storage sink"
         )
     return load_format(name)
 

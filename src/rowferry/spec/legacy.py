@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rowferry.errors import BadDispatchRule, BadOption, OptionsConflict
+from rowferry.names import protocols
 from rowferry.spec.option import expression, unknown_words
 from rowferry.spec.ticdc_keys import (
     PROTOCOL_ALIASES,
-    PROTOCOLS,
     PROTOCOLS_ELSEWHERE,
     RESERVED_PROTOCOLS,
 )
@@ -25,8 +25,8 @@ def parse_protocol(text: str) -> str:
     if other := RESERVED_PROTOCOLS.get(name):
         raise BadOption(f"protocol {name!r} is reserved and cannot be used; use {other!r}")
     name = PROTOCOL_ALIASES.get(name, name)
-    if name and name not in (*PROTOCOLS, *PROTOCOLS_ELSEWHERE):
-        words = unknown_words(text, [*PROTOCOLS, *PROTOCOL_ALIASES])
+    if name and name not in (*protocols(), *PROTOCOLS_ELSEWHERE):
+        words = unknown_words(text, [*protocols(), *PROTOCOL_ALIASES])
         raise BadOption(
             words.replace(f"unknown option {text!r}", f"unknown {text!r} message protocol for sink")
         )

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from rowferry.errors import BadOption, OptionsConflict
+from rowferry.names import protocols
 from rowferry.spec.legacy import parse_protocol
-from rowferry.spec.ticdc_keys import PROTOCOLS, PROTOCOLS_ELSEWHERE
+from rowferry.spec.ticdc_keys import PROTOCOLS_ELSEWHERE
 from rowferry.spec.uri_form import EVERY_PART, UriForm
 
 
@@ -49,6 +50,7 @@ class SinkTraits:
         takes_raw_changes: an update may change its key; else it comes as a delete and an insert.
         has_topics: dispatch rules say to which topic and partition rows go.
         writes_tables: rows go into the tables of a database.
+        commits_versions: rows go into tables of which every commit is a version that can be read.
         keeps_newest: of two writes to a row the newer wins, whichever comes first: active-active.
         keeps_sync_points: it can note which of its moments holds the same as one of the source.
         keeps_redo: what it is given can be kept and given to it again: `consistent.level`.
@@ -74,6 +76,7 @@ class SinkTraits:
     takes_raw_changes: bool = False
     has_topics: bool = False
     writes_tables: bool = False
+    commits_versions: bool = False
     keeps_newest: bool = False
     keeps_sync_points: bool = False
     keeps_redo: bool = False
@@ -102,13 +105,13 @@ def check_protocol(sink: SinkTraits, scheme: str, text: str) -> str:
     if name in PROTOCOLS_ELSEWHERE:
         raise BadOption(
             f"protocol {name!r} is known to TiCDC and cannot be used here; use one of "
-            f"{', '.join(PROTOCOLS)}"
+            f"{', '.join(protocols())}"
         )
     if not name and sink.protocol == "needed":
         raise BadOption(
             f"unknown '' message protocol for sink: a {scheme} sink needs a protocol (?protocol=… "
             "in the sink URI, or sink.protocol); "
-            f"known: {', '.join(PROTOCOLS)}"
+            f"known: {', '.join(protocols())}"
         )
     return name
 

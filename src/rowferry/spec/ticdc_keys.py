@@ -1,4 +1,4 @@
-"""TiCDC's words: its protocols, and keys of its configuration that no stage here reads.
+"""TiCDC's words: its names of protocols, and keys of its configuration that no stage here reads.
 
 A key that a stage declares in an option table is never looked up here. What is found here is either
 without effect, which the user is told, or would change results, which is refused by name unless the
@@ -13,10 +13,7 @@ from typing import Any, Final
 
 from rowferry.spec.option import OptionShape, duration, flag, one_of, whole
 
-# Every protocol that users may write, and those that TiCDC's users may write there, not here.
-PROTOCOLS: Final = tuple(
-    "avro canal canal-json csv debezium debezium-avro json open-protocol parquet simple".split()
-)
+# What TiCDC's users may write there, not here.
 PROTOCOLS_ELSEWHERE: Final = tuple("craft maxwell".split())
 PROTOCOL_ALIASES: Final = {"default": "open-protocol", "flat-avro": "avro"}
 RESERVED_PROTOCOLS: Final = {"rich-avro": "avro"}

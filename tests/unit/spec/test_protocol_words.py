@@ -6,9 +6,10 @@ import pytest
 
 from rowferry.errors import BadOption
 from rowferry.flow.assemble import sink_traits
+from rowferry.names import protocols
 from rowferry.registry import load_format
 from rowferry.spec.sink_traits import check_protocol
-from rowferry.spec.ticdc_keys import PROTOCOLS, PROTOCOLS_ELSEWHERE
+from rowferry.spec.ticdc_keys import PROTOCOLS_ELSEWHERE
 
 
 def check(name: str) -> str:
@@ -16,7 +17,7 @@ def check(name: str) -> str:
 
 
 def test_every_protocol_that_is_listed_can_be_used() -> None:
-    for name in PROTOCOLS:
+    for name in protocols():
         assert check(name) == name
         assert load_format(name).TABLES
 
@@ -26,7 +27,7 @@ def test_a_protocol_that_is_elsewhere_says_so(name: str) -> None:
     with pytest.raises(BadOption, match=f"'{name}' is known to TiCDC and cannot be used here") as e:
         check(name)
     listed = e.value.words.rpartition("use one of ")[2].split(", ")
-    assert listed == list(PROTOCOLS)
+    assert listed == protocols()
 
 
 def test_an_unknown_protocol_lists_none_that_cannot_be_used() -> None:

@@ -13,16 +13,16 @@ from typing import Any, Final
 
 from rowferry.control.operator.statements.forms import STATEMENTS
 from rowferry.errors import BadInput, MissingLibrary, OptionsConflict
-from rowferry.flow.assemble import format_class, sink_traits
+from rowferry.flow.assemble import format_class
 from rowferry.flow.capture.contract import HasForm
 from rowferry.flow.decide.decisions import Decisions
 from rowferry.flow.sink.contract import SinkTraits
+from rowferry.names import OWN_CODECS, protocols
 from rowferry.registry import ROW_FORMATS, SINKS, SOURCES, load_format
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.feed_options import ProtocolOptions, own_tables
 from rowferry.spec.option import Option, OptionTable, shown
 from rowferry.spec.reach import Reach
-from rowferry.spec.ticdc_keys import PROTOCOLS
 from rowferry.spec.uri import SAMPLE_WEB_ADDRESS, Uri
 from rowferry.spec.uri_form import EVERY_PART, UriForm
 
@@ -62,8 +62,7 @@ def _known_classes(sources: tuple[str, ...], sinks: tuple[str, ...]) -> dict[str
         "sources": [_source(scheme, tables) for scheme in sources],
         "sinks": [_sink(scheme, tables) for scheme in sinks],
         "protocols": {
-            name: tables.places(load_format(name).TABLES)
-            for name in (*PROTOCOLS, *_own_protocols())
+            name: tables.places(load_format(name).TABLES) for name in (*protocols(), *OWN_CODECS)
         },
         "common": tables.places(Decisions.TABLES),
         "tables": [_table(table) for table in tables.listed],
@@ -94,7 +93,7 @@ def _sink(scheme: str, tables: _Tables) -> dict[str, Any]:
         "protocol": traits.protocol,
         "default_protocol": traits.default_protocol,
         "forwards_parameters": traits.forwards_parameters,
-        "protocols": [name for name in PROTOCOLS if _goes_with(scheme, traits, name)],
+        "protocols": [name for name in protocols() if _goes_with(scheme, traits, name)],
         "tables": tables.places((*own_tables(traits), *kind.TABLES)),
     }
 
@@ -102,17 +101,6 @@ def _sink(scheme: str, tables: _Tables) -> dict[str, Any]:
 def _named(scheme: str, form: UriForm) -> dict[str, Any]:
     parts = asdict(form)
     return {"scheme": scheme, **parts, "title": form.title or scheme}
-
-
-def _own_protocols() -> list[str]:
-    """Return the formats that sinks bring themselves, and that nobody can choose."""
-    loaded = []
-    for scheme in SINKS.names():
-        try:
-            loaded.append(sink_traits(scheme).default_protocol)
-        except MissingLibrary:
-            continue
-    return sorted({name for name in loaded if name and name not in PROTOCOLS})
 
 
 def _goes_with(scheme: str, sink: SinkTraits, protocol: str) -> bool:

@@ -138,7 +138,7 @@ class ServerBrake:
         self._id = ""
         sink = str(client.get(*self._path)["sink_uri"])
         traits = sink_traits(Uri.parse(sink, "sink").scheme)
-        if not (traits.kind == "lake" if lake else traits.writes_tables):
+        if not (traits.commits_versions if lake else traits.writes_tables):
             raise OptionsConflict(
                 f"--sync-point: changefeed {changefeed} writes to {sink}, which is no "
                 f"{'lake' if lake else 'database'}; use --online"

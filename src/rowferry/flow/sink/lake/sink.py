@@ -45,6 +45,7 @@ class LakeSink(SegmentDefaults, ABC):
         takes_files=True,
         needs_shuffle=False,
         kind="lake",
+        commits_versions=True,
         refuses_no_row="refuses no single row: a table that cannot take one refuses its schema",
         section="sink.lake",
         protocol="none",
