@@ -39,25 +39,6 @@ NO_DOCUMENT: Final = 12
 BAD_DIFF: Final = 13
 BAD_COMPRESSED: Final = 14
 BAD_PARTITION: Final = 15
-WORDS: Final[dict[int, str]] = {
-    CUT_SHORT: "the event is cut short",
-    BAD_COLUMN_COUNT: "the event has another number of columns than its TABLE_MAP",
-    PARTIAL_IMAGE: "the row image lacks columns; SET GLOBAL binlog_row_image = FULL, reconnect "
-    "all sessions and begin after this place, or set partial-row-image=allow",
-    EMPTY_IMAGE: "the row image has no columns at all",
-    BAD_OPTIONS: "the row image has unknown value options",
-    BAD_DECIMAL: "the bytes are not a decimal of this type",
-    BAD_TIME: "the bytes are not a date or time",
-    BAD_JSON: "the bytes are not binary JSON",
-    JSON_TOO_DEEP: "the JSON document is nested too deeply",
-    BAD_VECTOR: "the bytes are not a vector",
-    BAD_LENGTH: "the value is longer than its type allows",
-    NO_DOCUMENT: "only what changed in a JSON document is logged, and the image before the change "
-    "lacks the document; SET GLOBAL binlog_row_value_options = '' and begin after this place",
-    BAD_DIFF: "the changes of a JSON document do not fit it",
-    BAD_COMPRESSED: "the bytes are not a compressed value",
-    BAD_PARTITION: "the event does not say which partition its rows are in",
-}
 
 
 def _load(bits: int, signed: bool) -> Callable[[int], int]:

@@ -82,7 +82,7 @@ def check_consistent(spec: ChangefeedSpec, sink: SinkTraits) -> None:
     if not sink.keeps_redo:
         raise OptionsConflict(
             f"{lead}: a redo log completes the tables of a database, and a {spec.sink.scheme} sink "
-            "writes none; set it to none, or use a MySQL or TiDB sink"
+            "writes none; set it to none, or use a sink that does"
         )
     if not options.storage:
         place = options.path(ConsistentOptions.storage)

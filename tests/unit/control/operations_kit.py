@@ -11,6 +11,7 @@ from rowferry.change.dialect import SourceDialect
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.flow.capture.binlog.options import BinlogOptions
+from rowferry.flow.capture.binlog.source import BinlogSource
 from rowferry.flow.capture.contract import SourceTraits
 from rowferry.flow.decide.contract import Decision
 from rowferry.mysql.dialect import MYSQL_DIALECT
@@ -40,6 +41,7 @@ class ListedSource:
     notices: tuple[str, ...] = ()
     unnumbered: tuple[TableId, ...] = ()
     identity = ""
+    start_option = staticmethod(BinlogSource.start_option)
 
     def __init__(self, spec: ChangefeedSpec) -> None:
         self._tables = TABLES[spec.source.address]

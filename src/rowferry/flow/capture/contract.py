@@ -317,6 +317,14 @@ class BeginsAtPosition(Protocol):
 
 
 @runtime_checkable
+class BeginsAtPlace(Protocol):
+    """A source that can begin at a place that people write; the class itself can say so, too."""
+
+    def start_option(self, place: str) -> str:
+        """Return the key of the option that takes a place of such a form."""
+
+
+@runtime_checkable
 class ShowsSegments(Protocol):
     """A source that can say where a segment was read; the class itself can, too."""
 

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from rowferry.errors import BadOption, OptionsConflict
-from rowferry.flow.capture.contract import BeginsAtPosition
+from rowferry.flow.capture.contract import BeginsAtPlace, BeginsAtPosition
 from rowferry.registry import SOURCES
 from rowferry.spec.build import check_target_ts
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 
 _START_TS: Final = "start-ts"
-_POSITION: Final = "start-position"
-_GTID: Final = "start-gtid"
-_STARTS: Final = (_START_TS, _POSITION, _GTID)
+_STARTS: Final = (_START_TS, "start-position", "start-gtid")
 _SNAPSHOT: Final = "snapshot"
-# MySQL's `uuid:1-5,…` and MariaDB's `0-1-100,…`; a file of the log looks like neither.
-_GTIDS: Final = re.compile(
-    r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}:.*|\d+-\d+-\d+.*", re.S
-)
 
 
 def source_with_start_ts(source: str, start_ts: int | None) -> str:
@@ -92,9 +85,13 @@ def moved(
     if position is not None:
         place = position.strip()
         if not place:
-            raise BadOption("the position is empty; write FILE:OFFSET, or GTIDs")
-        key = _GTID if _GTIDS.fullmatch(place) else _POSITION
-        return _begun(spec, key, place), f"position {place}"
+            raise BadOption(
+                "the position is empty; write a place of the source's log, such as FILE:OFFSET"
+            )
+        source = SOURCES.load(spec.source.scheme)
+        if not isinstance(source, BeginsAtPlace):
+            raise _begins_with_snapshot(spec.source)
+        return _begun(spec, source.start_option(place), place), f"position {place}"
     restarted = _without(spec, *_STARTS)
     if _written(restarted, _SNAPSHOT).lower() == "never":
         restarted = _without(restarted, _SNAPSHOT)
@@ -127,10 +124,13 @@ def _begun(spec: ChangefeedSpec, key: str, value: str) -> ChangefeedSpec:
 def _require(source: Uri, key: str) -> None:
     known = {o.key for table in SOURCES.load(source.scheme).TABLES for o in table.options}
     if key not in known:
-        raise BadOption(
-            f"a {source.scheme} source cannot begin at a place of its log; it begins with a "
-            "snapshot"
-        )
+        raise _begins_with_snapshot(source)
+
+
+def _begins_with_snapshot(source: Uri) -> BadOption:
+    return BadOption(
+        f"a {source.scheme} source cannot begin at a place of its log; it begins with a snapshot"
+    )
 
 
 def _written(spec: ChangefeedSpec, key: str) -> str:

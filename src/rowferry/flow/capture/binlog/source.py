@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -44,6 +45,10 @@ from rowferry.spec.uri_form import HOST, UriForm
 
 # A place of the log in words of the server that told it; its identity is one of them.
 _PLACE: Final = {"server": str, "file": str, "offset": int, "gtid": str}
+# MySQL's `uuid:1-5,…` and MariaDB's `0-1-100,…`; a file of the log looks like neither.
+_GTIDS: Final = re.compile(
+    r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}:.*|\d+-\d+-\d+.*", re.S
+)
 _SHOWN: Final = "shown"  # of a position: slices that discarded plans have shown
 
 
@@ -106,6 +111,12 @@ class BinlogSource:
         log = LogPosition.from_json(position["log"])
         at_border = log.last_ts == commit_ts and not log.txn_ts
         return {BinlogOptions.start_gtid.key: log.gtids} if at_border and log.gtids else {}
+
+    @staticmethod
+    def start_option(place: str) -> str:
+        """Return the option that takes GTIDs, or the one that takes FILE:OFFSET."""
+        is_gtids = _GTIDS.fullmatch(place) is not None
+        return (BinlogOptions.start_gtid if is_gtids else BinlogOptions.start_position).key
 
     @staticmethod
     def shown_segment(segment: Segment) -> dict[str, str]:

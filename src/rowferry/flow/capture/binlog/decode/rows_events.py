@@ -22,9 +22,21 @@ import pyarrow as pa
 from rowferry.change.chunk import Op, Rows, make_rows
 from rowferry.change.table import TableSchema
 from rowferry.columnar.addresses import (
+    BAD_COLUMN_COUNT,
+    BAD_COMPRESSED,
+    BAD_DECIMAL,
+    BAD_DIFF,
+    BAD_JSON,
+    BAD_LENGTH,
+    BAD_OPTIONS,
     BAD_PARTITION,
+    BAD_TIME,
+    BAD_VECTOR,
+    CUT_SHORT,
+    EMPTY_IMAGE,
+    JSON_TOO_DEEP,
+    NO_DOCUMENT,
     PARTIAL_IMAGE,
-    WORDS,
     Longs,
     frozen,
 )
@@ -43,6 +55,26 @@ _CELLS: Final = 1 << 22  # places that are found at a time
 _BLOCK_BYTES: Final = 1 << 17  # of rows that are taken column by column together
 _SCRATCHES: Final = 2  # kept for later
 
+# Why the bytes of an event cannot be read.
+_WORDS: Final[dict[int, str]] = {
+    CUT_SHORT: "the event is cut short",
+    BAD_COLUMN_COUNT: "the event has another number of columns than its TABLE_MAP",
+    PARTIAL_IMAGE: "the row image lacks columns; SET GLOBAL binlog_row_image = FULL, reconnect "
+    "all sessions and begin after this place, or set partial-row-image=allow",
+    EMPTY_IMAGE: "the row image has no columns at all",
+    BAD_OPTIONS: "the row image has unknown value options",
+    BAD_DECIMAL: "the bytes are not a decimal of this type",
+    BAD_TIME: "the bytes are not a date or time",
+    BAD_JSON: "the bytes are not binary JSON",
+    JSON_TOO_DEEP: "the JSON document is nested too deeply",
+    BAD_VECTOR: "the bytes are not a vector",
+    BAD_LENGTH: "the value is longer than its type allows",
+    NO_DOCUMENT: "only what changed in a JSON document is logged, and the image before the change "
+    "lacks the document; SET GLOBAL binlog_row_value_options = '' and begin after this place",
+    BAD_DIFF: "the changes of a JSON document do not fit it",
+    BAD_COMPRESSED: "the bytes are not a compressed value",
+    BAD_PARTITION: "the event does not say which partition its rows are in",
+}
 _NAMES: Final = {
     23: "WRITE_ROWS_EVENT_V1",
     24: "UPDATE_ROWS_EVENT_V1",
@@ -337,7 +369,7 @@ class RowsDecoder:
         if column >= 0:
             words += f", column {self.schema.columns[column].name!r}"
         byte = place - int(events.start[event])
-        raise CorruptLog(f"{words}, byte {byte} after its header: {WORDS[why]}")
+        raise CorruptLog(f"{words}, byte {byte} after its header: {_WORDS[why]}")
 
 
 def _with_what_stayed(
