@@ -22,6 +22,8 @@ NOT_SHIPPED = (
     "mysql_history",
     "slow_binlog",
     "receiver",
+    "registry_stub",
+    "search_front",
 )
 
 
@@ -97,6 +99,34 @@ def test_no_module_of_it_imports_one_that_is_left_out(wheel: zipfile.ZipFile) ->
     tree = {module_name(path) for path in read_sources()}
     assert len(tree) > len(sources) > 300
     assert unmet(sources, tree) == []
+
+
+def idle(sources: dict[str, str], public: list[str]) -> list[str]:
+    """Return modules of the test kit that are there, though no public one needs them."""
+    ours = {module_name(path): path for path in sources}
+    waiting = [n for n in ours if not n.startswith("testing.")]
+    waiting += [n.removeprefix("rowferry.") for n in public]
+    needed: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in needed or name not in ours:
+            continue
+        needed.add(name)
+        for _, target in imports(ours[name], sources[ours[name]]):
+            base, _, inner = target.removeprefix("rowferry.").partition(":")
+            waiting += [base, f"{base}.{inner}"]
+    return sorted(ours.keys() - needed)
+
+
+def test_no_part_of_the_kit_is_there_for_our_own_tests_alone(wheel: zipfile.ZipFile) -> None:
+    sources = {
+        n: wheel.read(n).decode()
+        for n in wheel.namelist()
+        if n.startswith("rowferry/") and n.endswith(".py")
+    }
+    assert idle(sources, PUBLIC) == []
+    planted = {**sources, "rowferry/testing/of_tests.py": "import os"}
+    assert idle(planted, PUBLIC) == ["testing.of_tests"]
 
 
 def test_an_import_of_what_is_left_out_is_found() -> None:
