@@ -570,6 +570,18 @@ def private_spark(sources: Sources) -> list[str]:
 _VAGUE = re.compile(r"(^|_)(found|told|said)(_|$)", re.IGNORECASE)
 
 
+MOST_MODULES = 25  # of one room; what has more is two rooms
+
+
+def crowded_rooms(sources: Sources) -> list[str]:
+    """Return folders with more modules of ours than one can look over."""
+    rooms: dict[str, int] = {}
+    for path in sources:
+        room, _, name = path.rpartition("/")
+        rooms[room] = rooms.get(room, 0) + (name != "__init__.py")
+    return [f"{room}: {n} modules" for room, n in sorted(rooms.items()) if n > MOST_MODULES]
+
+
 def empty_names(sources: Sources, exempt: Mapping[str, str] | None = None) -> list[str]:
     """Return classes and modules whose names say nothing."""
     found = []

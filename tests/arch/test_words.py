@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 from source_tree import (
+    MOST_MODULES,
     ROOT,
+    crowded_rooms,
     empty_names,
     forbidden_prose,
     options_by_hand,
@@ -65,6 +67,16 @@ def test_a_repeated_name_is_found() -> None:
     twice = {"rowferry/a.py": "class Answer: ...", "rowferry/b.py": "x = 1\nclass Answer: ..."}
     assert repeated_names(twice) == ["Answer: rowferry/a.py:1, rowferry/b.py:2"]
     assert repeated_names({"rowferry/a.py": "class _Answer: ...\nclass Reply: ..."}) == []
+
+
+def test_no_room_is_crowded() -> None:
+    assert crowded_rooms(read_sources()) == []
+
+
+def test_a_crowded_room_is_found() -> None:
+    room = {f"rowferry/flow/m{n}.py": "" for n in range(MOST_MODULES)}
+    assert crowded_rooms({**room, "rowferry/flow/__init__.py": "", "rowferry/x.py": ""}) == []
+    assert crowded_rooms({**room, "rowferry/flow/more.py": ""}) == ["rowferry/flow: 26 modules"]
 
 
 def test_options_are_declared_in_sections() -> None:
