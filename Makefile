@@ -6,11 +6,14 @@ UV_VERSION := 0.13.7
 STUBS := $(patsubst proto/%.proto,src/%_pb2.py,$(wildcard proto/rowferry/wire/*.proto))
 
 .DEFAULT_GOAL := help
-.PHONY: help lock setup services demo test test-rest test-all test-unit test-tidb services-spark test-spark services-lake test-lake fmt moments bench bench-mysql bench-kafka bench-pulsar bench-mysql-sink bench-storage bench-lake bench-search bench-queues bench-postgresql-sink bench-many-feeds bench-tables bench-snapshots bench-memory bench-cluster soak mutants chaos fuzz fuzz-guided audit advisories wheel site docs clean tools
+.PHONY: help size lock setup services demo test test-rest test-all test-unit test-tidb services-spark test-spark services-lake test-lake fmt moments bench bench-mysql bench-kafka bench-pulsar bench-mysql-sink bench-storage bench-lake bench-search bench-queues bench-postgresql-sink bench-many-feeds bench-tables bench-snapshots bench-memory bench-cluster soak mutants chaos fuzz fuzz-guided audit advisories wheel site docs clean tools
 .DELETE_ON_ERROR:
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+size: ## count the lines of src/, without generated stubs
+	@find src -name '*.py' ! -name '*_pb2*' -exec cat {} + | wc -l
 
 # --- what must be on the machine: one line says what is missing ----------------------------------
 

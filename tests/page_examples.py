@@ -50,6 +50,21 @@ def commands(block: Block) -> list[list[str]]:
     return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
+def toy_codec() -> tuple[str, str, str]:
+    """Return the name of the codec that a page adds, its class's place, and its module."""
+    page = (ROOT / "docs" / "adding-a-codec.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    ((name, place),) = re.findall(r'`"([\w-]+)": "([\w.]+:\w+)"`', page)
+    return name, place, code
+
+
+def toy_vectors() -> dict[str, str]:
+    """Return the files of its vectors, by their paths below `tests/vectors/<name>/`."""
+    page = (ROOT / "docs" / "adding-a-codec.md").read_text()
+    lead = re.escape("`tests/vectors/<name>/")
+    return dict(re.findall(lead + r"([\w./-]+)`:\n\n```text\n(.*?)```", page, re.DOTALL))
+
+
 def carried_out(command: Sequence[str], folder: Path, **environment: str) -> str:
     """Carry a command of a page out in a folder, as a reader would, and return what it printed.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -296,6 +297,14 @@ def test_exit_codes_are_those_of_the_page(
     assert list(tmp_path.iterdir()) == []
     rows = table_rows(read("running.md"), "exit code|meaning")
     assert [row[0] for row in rows] == ["0", "2", "1"]
+
+
+def test_the_size_is_about_what_the_page_says() -> None:
+    (thousands,) = re.findall(r"about (\d+) thousand lines", read("development.md"))
+    done = subprocess.run(
+        ["make", "-s", "size"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert abs(int(done.stdout) - int(thousands) * 1000) < 5000, done.stdout
 
 
 def test_the_picture_of_the_tree_has_every_folder() -> None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from source_tree import ROOT
 
+from page_examples import toy_codec
 from rowferry.change.chunk import Op, Rows, make_rows
 from rowferry.change.plan import Output, Plan, Receipt, Segment, Stretch, TableSlice
 from rowferry.change.position import PHYSICAL_SHIFT
@@ -89,9 +90,7 @@ def test_dead_links_and_paths_are_found() -> None:
 @pytest.fixture
 def keys_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Follow `docs/adding-a-codec.md`: the module, its line among the names."""
-    page = (ROOT / "docs" / "adding-a-codec.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    name, place = re.findall(r'`"([\w-]+)": "([\w.]+:\w+)"`', page)[0]
+    name, place, code = toy_codec()
     module = place.split(":")[0]
     (tmp_path / "toy_codec.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import test_codec_vectors
 from vector_cases import HERE, OWN_FORMS, cases_of, cases_with_bytes, protocols, wrong
 
+from page_examples import toy_codec, toy_vectors
 from rowferry.flow.encode.plain_json.codec import PlainJson
 from rowferry.registry import CODECS
 
@@ -79,6 +81,34 @@ def test_vectors_of_a_new_protocol_are_collected_and_judge_it(
         return
     with pytest.raises(AssertionError):
         test_codec_vectors.test_file_head(case)
+
+
+def test_the_codec_of_the_page_has_the_vectors_of_the_page(
+    vectors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Follow `docs/adding-a-codec.md`: the module, its line among the names, its vectors."""
+    name, place, code = toy_codec()
+    (tmp_path / "toy_with_vectors.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(CODECS._places, name, f"toy_with_vectors:{place.split(':')[1]}")
+    missing = (
+        f"no vectors for protocol {name!r}: add tests/vectors/{name.replace('-', '_')}/<case>/"
+    )
+    assert wrong(vectors) == [missing]
+    for path, content in toy_vectors().items():
+        file = vectors / name.replace("-", "_") / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+    assert wrong(vectors) == []
+    (case,) = cases_of(name, vectors)
+    test_codec_vectors.test_bytes(case)
+    test_codec_vectors.test_file_head(case)
+    test_codec_vectors.test_reading_and_writing_again_gives_the_same_bytes(case)
+    content = (case / "value.bin").read_text()
+    (case / "value.bin").write_text(content.replace("7", "8", 1))
+    with pytest.raises(AssertionError):
+        test_codec_vectors.test_bytes(case)
+    sys.modules.pop("toy_with_vectors", None)
 
 
 def test_one_wrong_byte_is_found(vectors: Path) -> None:
