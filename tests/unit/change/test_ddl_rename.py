@@ -68,6 +68,19 @@ def new_name(table: TableId) -> TableId:
             "create table `db2`.`t_2` (a int) with system versioning",
         ),
         ('create table "t" ("a" int)', 'create table `db2`.`t_2` ("a" int)'),
+        # A quote in a comment begins no text, and a comment may stand before any word.
+        (
+            "alter table t -- it's\n /*!50100 rename to u */ -- isn't",
+            "alter table `db2`.`t_2` -- it's\n /*!50100 rename to `db2`.`u_2` */ -- isn't",
+        ),
+        (
+            "/* by a tool */ rename table t to u",
+            "/* by a tool */ rename table `db2`.`t_2` to `db2`.`u_2`",
+        ),
+        (
+            "drop table /*!50100 t /* and */ , u */",
+            "drop table /*!50100 `db2`.`t_2` /* and */ , `db2`.`u_2` */",
+        ),
         ("drop user t", "drop user t"),
         ("grant all on t to u", "grant all on t to u"),
     ],
@@ -96,5 +109,7 @@ def test_quotes_in_names() -> None:
 def test_not_a_statement() -> None:
     with pytest.raises(BadStatement):
         rename_tables("drop table 'x", "db", new_name)
+    with pytest.raises(BadStatement, match="unfinished quotes or comment"):
+        rename_tables("drop table t /*!50100 , u", "db", new_name)
     with pytest.raises(BadStatement, match="expected the name of a table"):
         rename_tables("rename table a to 5", "db", new_name)

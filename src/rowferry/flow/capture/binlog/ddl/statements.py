@@ -21,8 +21,8 @@ from rowferry.flow.capture.binlog.ddl.reader import (
     Scope,
     StatementReader,
 )
-from rowferry.flow.capture.binlog.ddl.text import mentioned, plain_text, words_of
 from rowferry.flow.capture.binlog.ddl.verbs import VERBS
+from rowferry.mysql.ddl.text import mentioned, plain_text, words_of
 from rowferry.mysql.server_form import ServerSettings
 from rowferry.mysql.session import ServerFacts
 

@@ -1,13 +1,19 @@
-"""The text of one logged statement: comments taken out, and the table names that occur in it."""
+"""The text of one statement, whatever it is: comments taken out, and what words occur in it.
+
+Nothing is refused here. Who needs tokens takes `rowferry.mysql.ddl.cursor`, which begins with this.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rowferry.change.table import TableId
-from rowferry.mysql.session import Flavour, ServerFacts
+from rowferry.mysql.flavour import Flavour
+
+if TYPE_CHECKING:
+    from rowferry.mysql.session import ServerFacts
 
 _STRING: Final = r"""'(?:[^'\\]++|\\.|'')*+'"""
 _DOUBLE: Final = r'''"(?:[^"\\]++|\\.|"")*+"'''
@@ -47,12 +53,29 @@ def plain_text(sql: str, facts: ServerFacts, ansi_quotes: bool = False) -> str:
         facts: the server that ran it.
         ansi_quotes: double quotes enclose names, which get back quotes here.
     """
+    return _without_comments(sql, facts, ansi_quotes)[0]
+
+
+def opened_text(sql: str) -> tuple[str, bool]:
+    """Return the statement without comments, each place as it was, for no server in particular.
+
+    What stands in `/*!50100 … */` and `/*M!100100 … */` counts.
+
+    Returns:
+        The text, and whether each such comment is closed.
+    """
+    plain, depth = _without_comments(sql, None, ansi_quotes=False)
+    return plain, not depth
+
+
+def _without_comments(sql: str, facts: ServerFacts | None, ansi_quotes: bool) -> tuple[str, int]:
+    """Return the text, and how many comments that count are open at its end."""
     pieces: list[str] = []
     done, depth = 0, 0
     while match := _PIECE.search(sql, done):
         pieces.append(sql[done : match.start()])
         piece, done = match[0], match.end()
-        if match["opens"] and not _runs(match, facts):
+        if match["opens"] and facts is not None and not _runs(match, facts):
             end = sql.find(_COMMENT_END, done)
             done = end + len(_COMMENT_END) if end >= 0 else len(sql)
             piece = " " * (done - match.start())
@@ -65,7 +88,7 @@ def plain_text(sql: str, facts: ServerFacts, ansi_quotes: bool = False) -> str:
         elif match["double"] and ansi_quotes and "`" not in piece:
             piece = f"`{piece[1:-1].replace(chr(34) * 2, chr(34))}`".ljust(len(piece))
         pieces.append(piece)
-    return "".join(pieces) + sql[done:]
+    return "".join(pieces) + sql[done:], depth
 
 
 def first_words(sql: str) -> tuple[str, str]:
