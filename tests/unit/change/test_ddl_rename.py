@@ -39,6 +39,20 @@ def new_name(table: TableId) -> TableId:
             "alter table `d2`.`p_2` exchange partition p0 with table `db2`.`q_2`",
         ),
         (
+            "alter table t convert partition p0 to table q",
+            "alter table `db2`.`t_2` convert partition p0 to table `db2`.`q_2`",
+        ),
+        (
+            "alter online table t wait 5 force, convert table d.q to partition p0 values in (1)",
+            "alter online table `db2`.`t_2` wait 5 force, convert table `d2`.`q_2` to partition p0"
+            " values in (1)",
+        ),
+        (
+            "set statement max_statement_time = 1 for drop table t",
+            "set statement max_statement_time = 1 for drop table `db2`.`t_2`",
+        ),
+        ("create event e do truncate table t", "create event e do truncate table t"),
+        (
             "drop table if exists a, keep.c cascade",
             "drop table if exists `db2`.`a_2`, keep.c cascade",
         ),
@@ -111,5 +125,7 @@ def test_not_a_statement() -> None:
         rename_tables("drop table 'x", "db", new_name)
     with pytest.raises(BadStatement, match="unfinished quotes or comment"):
         rename_tables("drop table t /*!50100 , u", "db", new_name)
+    with pytest.raises(BadStatement, match="unfinished quotes or comment"):
+        rename_tables("drop table t /*/", "db", new_name)
     with pytest.raises(BadStatement, match="expected the name of a table"):
         rename_tables("rename table a to 5", "db", new_name)

@@ -92,14 +92,29 @@ def _short(sql: str) -> str:
 class TokenCursor:
     """Reads tokens one after the other; every refusal quotes the place."""
 
-    def __init__(self, sql: str, tokens: list[SqlToken] | None = None, place: int = 0) -> None:
+    def __init__(
+        self,
+        sql: str,
+        tokens: list[SqlToken] | None = None,
+        place: int = 0,
+        ansi_quotes: bool = False,
+    ) -> None:
+        """Read a text from its beginning.
+
+        Args:
+            sql: the text.
+            tokens: what it consists of, if that is known.
+            place: of the token to begin with.
+            ansi_quotes: double quotes may enclose names.
+        """
         self.sql = sql
         self.tokens = tokenize(sql) if tokens is None else tokens
         self.place = place
+        self._ansi_quotes = ansi_quotes
 
     def at_place(self, place: int) -> TokenCursor:
         """Return another reader of the same tokens, to look ahead or to begin anew."""
-        return TokenCursor(self.sql, self.tokens, place)
+        return TokenCursor(self.sql, self.tokens, place, self._ansi_quotes)
 
     def peek(self, ahead: int = 0) -> SqlToken:
         """Return a coming token without consuming it; after the last one, an END token."""
@@ -157,9 +172,16 @@ class TokenCursor:
 
     # --- pieces ----------------------------------------------------------------------------------
 
+    def at_name(self) -> bool:
+        """Return whether a name comes next, quoted or not."""
+        token = self.peek()
+        if token.kind == STRING:
+            return self._ansi_quotes and self.sql[token.start] == '"'
+        return token.kind in (WORD, QUOTED)
+
     def name(self) -> str:
         """Consume a name, quoted or not."""
-        if self.peek().kind not in (WORD, QUOTED):
+        if not self.at_name():
             self.fail("expected a name")
         return self.take().text
 

@@ -39,6 +39,7 @@ _WORD: Final = re.compile(rf"{_STRING}|{_DOUBLE}|{_BACKED}|(?P<word>[\w$]+)", re
 # Words after which a bare word is the name of a table.
 _BEFORE_NAMES: Final = frozenset("TABLE TABLES EXISTS INTO FROM JOIN UPDATE LIKE TO ON".split())
 _COMMENT_END: Final = "*/"
+_CLOSED: Final = re.compile(r"/\*.*\*/", re.DOTALL)
 # MariaDB takes comments for MySQL 5.7 up to 9.99 as mere comments.
 _NOT_MARIADB: Final = range(50700, 100000)
 
@@ -62,16 +63,16 @@ def opened_text(sql: str) -> tuple[str, bool]:
     What stands in `/*!50100 … */` and `/*M!100100 … */` counts.
 
     Returns:
-        The text, and whether each such comment is closed.
+        The text, and whether each comment is closed.
     """
-    plain, depth = _without_comments(sql, None, ansi_quotes=False)
-    return plain, not depth
+    plain, is_open = _without_comments(sql, None, ansi_quotes=False)
+    return plain, not is_open
 
 
-def _without_comments(sql: str, facts: ServerFacts | None, ansi_quotes: bool) -> tuple[str, int]:
-    """Return the text, and how many comments that count are open at its end."""
+def _without_comments(sql: str, facts: ServerFacts | None, ansi_quotes: bool) -> tuple[str, bool]:
+    """Return the text, and whether a comment is open at its end."""
     pieces: list[str] = []
-    done, depth = 0, 0
+    done, depth, is_open = 0, 0, False
     while match := _PIECE.search(sql, done):
         pieces.append(sql[done : match.start()])
         piece, done = match[0], match.end()
@@ -84,11 +85,12 @@ def _without_comments(sql: str, facts: ServerFacts | None, ansi_quotes: bool) ->
             piece = " " * len(piece)
         elif match["comment"] or (match["closes"] and depth):
             depth -= bool(match["closes"])
+            is_open = piece.startswith("/*") and not _CLOSED.match(piece)
             piece = " " * len(piece)
         elif match["double"] and ansi_quotes and "`" not in piece:
             piece = f"`{piece[1:-1].replace(chr(34) * 2, chr(34))}`".ljust(len(piece))
         pieces.append(piece)
-    return "".join(pieces) + sql[done:], depth
+    return "".join(pieces) + sql[done:], is_open or depth > 0
 
 
 def first_words(sql: str) -> tuple[str, str]:
