@@ -22,7 +22,7 @@ from rowferry.errors import NoSuchChangefeed, SinkDamaged
 from rowferry.face.about import About
 from rowferry.face.rest.app import create_app
 from rowferry.flow.assemble import sink_traits
-from rowferry.flow.capture.binlog.ddl.text import first_words
+from rowferry.mysql.ddl.text import first_words
 from rowferry.flow.decide.expression import Expression
 from rowferry.flow.decide.table_filter import TableFilter
 from rowferry.flow.encode.parquet.format import Parquet

@@ -39,6 +39,20 @@ def new_name(table: TableId) -> TableId:
             "alter table `d2`.`p_2` exchange partition p0 with table `db2`.`q_2`",
         ),
         (
+            "alter table t convert partition p0 to table q",
+            "alter table `db2`.`t_2` convert partition p0 to table `db2`.`q_2`",
+        ),
+        (
+            "alter online table t wait 5 force, convert table d.q to partition p0 values in (1)",
+            "alter online table `db2`.`t_2` wait 5 force, convert table `d2`.`q_2` to partition p0"
+            " values in (1)",
+        ),
+        (
+            "set statement max_statement_time = 1 for drop table t",
+            "set statement max_statement_time = 1 for drop table `db2`.`t_2`",
+        ),
+        ("create event e do truncate table t", "create event e do truncate table t"),
+        (
             "drop table if exists a, keep.c cascade",
             "drop table if exists `db2`.`a_2`, keep.c cascade",
         ),
@@ -68,6 +82,19 @@ def new_name(table: TableId) -> TableId:
             "create table `db2`.`t_2` (a int) with system versioning",
         ),
         ('create table "t" ("a" int)', 'create table `db2`.`t_2` ("a" int)'),
+        # A quote in a comment begins no text, and a comment may stand before any word.
+        (
+            "alter table t -- it's\n /*!50100 rename to u */ -- isn't",
+            "alter table `db2`.`t_2` -- it's\n /*!50100 rename to `db2`.`u_2` */ -- isn't",
+        ),
+        (
+            "/* by a tool */ rename table t to u",
+            "/* by a tool */ rename table `db2`.`t_2` to `db2`.`u_2`",
+        ),
+        (
+            "drop table /*!50100 t /* and */ , u */",
+            "drop table /*!50100 `db2`.`t_2` /* and */ , `db2`.`u_2` */",
+        ),
         ("drop user t", "drop user t"),
         ("grant all on t to u", "grant all on t to u"),
     ],
@@ -96,5 +123,9 @@ def test_quotes_in_names() -> None:
 def test_not_a_statement() -> None:
     with pytest.raises(BadStatement):
         rename_tables("drop table 'x", "db", new_name)
+    with pytest.raises(BadStatement, match="unfinished quotes or comment"):
+        rename_tables("drop table t /*!50100 , u", "db", new_name)
+    with pytest.raises(BadStatement, match="unfinished quotes or comment"):
+        rename_tables("drop table t /*/", "db", new_name)
     with pytest.raises(BadStatement, match="expected the name of a table"):
         rename_tables("rename table a to 5", "db", new_name)

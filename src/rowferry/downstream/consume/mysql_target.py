@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
@@ -18,7 +17,7 @@ from rowferry.errors import (
     SinkUnwritable,
 )
 from rowferry.mysql.connection import SessionSettings, open_connection
-from rowferry.mysql.ddl.rename import rename_tables
+from rowferry.mysql.ddl.clauses import read_renames
 from rowferry.mysql.flavour import LOGIN_SCHEMES
 from rowferry.mysql.login import Login
 from rowferry.mysql.login_options import LoginOptions
@@ -36,7 +35,6 @@ _SETTINGS: Final = SessionSettings(
 )
 _REFUSED: Final = (RefusalKind.LOGIN, RefusalKind.RIGHTS, RefusalKind.TLS, RefusalKind.MODE)
 _LOST: Final = (RefusalKind.NO_ANSWER, RefusalKind.MALFORMED, RefusalKind.TLS_BROKEN)
-_RENAMES: Final = re.compile(r"\s*(RENAME|ALTER)\b", re.IGNORECASE)
 _THERE: Final = 1050  # a table of this name
 # Errors of a DDL that was carried out before: there already, or gone already.
 _DONE: Final = frozenset({1007, 1008, 1050, 1051, 1060, 1061, 1068, 1091, 1507, 1517, 1826})
@@ -123,21 +121,14 @@ class MySqlTarget:
 
     def _has_what_is_renamed(self, database: str, query: str) -> bool:
         """Return whether a statement renames a table that is there: it was not run before, then."""
-        if not _RENAMES.match(query):
-            return False
-        named: list[TableId] = []
-
-        def note(name: TableId) -> TableId:
-            named.append(name)
-            return name
-
+        renames = []
         with suppress(BadStatement):
-            rename_tables(query, database, note)
-        if len(named) < 2:
+            renames = read_renames(query)
+        if not renames:
             return False
         rows = self.execute(
             "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
-            named[0],
+            renames[0][0].within(database),
         )
         return bool(rows)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,19 +17,11 @@ from rowferry.flow.sink.storage.files import Files
 from rowferry.flow.sink.storage.options import read_settings
 from rowferry.flow.sink.storage.reader import StoredData, StoredSchema, read_storage
 from rowferry.flow.sink.storage.sink import StorageSink
+from rowferry.mysql.ddl.clauses import read_renames
 from rowferry.registry import SINKS, SOURCES
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import NO_PLACE, ChangefeedSpec
 from rowferry.spec.option import OptionTable
-
-_WORD = r"(?:`(?:[^`]|``)+`|[^\s`.,;]+)"
-_TABLE = rf"({_WORD}(?:\s*\.\s*{_WORD})?)"
-_RENAME_TABLE = re.compile(rf"{_TABLE}\s+TO\s+{_TABLE}", re.IGNORECASE)
-_ALTER_RENAME = re.compile(
-    rf"ALTER\s+TABLE\s+{_TABLE}\s(?:.*?\W)??RENAME\s+(?!COLUMN\s|INDEX\s|KEY\s)"
-    rf"(?:TO\s+|AS\s+|=\s*)?{_TABLE}",
-    re.IGNORECASE | re.DOTALL,
-)
 
 
 def written_spec(sink_uri: str, config: Path | None) -> tuple[ChangefeedSpec, list[str]]:
@@ -124,11 +115,10 @@ def renamed_from(query: str, to: TableId) -> TableId:
     Raises:
         BadInput: the text does not rename anything to that name.
     """
-    pairs = _RENAME_TABLE.findall(query) if not query.upper().lstrip().startswith("ALTER") else []
     name = to
-    for old, new in reversed(pairs + _ALTER_RENAME.findall(query)):
-        if _name(new, to.database) == name:
-            name = _name(old, to.database)
+    for old, new in reversed(read_renames(query)):
+        if new.within(to.database) == name:
+            name = old.within(to.database)
     if name == to:
         raise BadInput(f"the rename to {to} cannot be followed: {query}")
     return name
@@ -150,9 +140,3 @@ def _schema_change(step: StoredSchema) -> SchemaChange:
         step.schema,
         previous=renamed_from(document.query, table) if renames else None,
     )
-
-
-def _name(text: str, database: str) -> TableId:
-    """Read `db`.`table` or a bare table name, which is taken to be in `database`."""
-    parts = [p[1:-1].replace("``", "`") if p[0] == "`" else p for p in re.findall(_WORD, text)]
-    return TableId(*parts) if len(parts) == 2 else TableId(database, parts[0])

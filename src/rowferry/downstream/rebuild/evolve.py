@@ -15,7 +15,9 @@ from rowferry.change.sqltype import Kind, SqlType
 from rowferry.change.table import Column, TableId, TableSchema
 from rowferry.downstream.rebuild.convert import rounded
 from rowferry.errors import BadInput
+from rowferry.mysql.ddl.clauses import new_names, split_clauses
 from rowferry.mysql.ddl.cursor import TokenCursor
+from rowferry.mysql.ddl.head import read_altered
 
 # These move rows in a way that the statement's text and the table versions do not tell.
 UNMODELLED: Final = frozenset(
@@ -78,10 +80,11 @@ def _moved_columns(query: str) -> tuple[dict[str, str], set[str]]:
     """
     renamed: dict[str, str] = {}
     gone: set[str] = set()
-    cursor = TokenCursor(query)
-    if _altered_name(cursor) is None:
+    reader = TokenCursor(query, ansi_quotes=True)
+    if read_altered(reader) is None:
         return renamed, gone
-    while not cursor.done():
+    for clause in split_clauses(reader):
+        cursor = reader.at_place(clause.first)
         change = cursor.accept("CHANGE")
         if change or cursor.accept("RENAME", "COLUMN"):
             cursor.accept("COLUMN")
@@ -94,9 +97,6 @@ def _moved_columns(query: str) -> tuple[dict[str, str], set[str]]:
         elif cursor.accept("DROP") and (cursor.accept("COLUMN") or not cursor.at_any(*_NO_COLUMNS)):
             cursor.accept("IF", "EXISTS")
             gone.add(cursor.name().lower())
-        cursor.skip_to_comma()
-        if not cursor.done():
-            cursor.take()
     return renamed, gone
 
 
@@ -106,31 +106,11 @@ def altered_from(query: str, table: TableId) -> TableId:
     Raises:
         BadInput: the statement cannot be read.
     """
-    cursor = TokenCursor(query)
-    old = _altered_name(cursor)
-    while old is not None and not cursor.done():
-        if cursor.accept("RENAME") and not cursor.at_any("COLUMN", "INDEX", "KEY"):
-            return TableId(old[0] or table.database, old[1])
-        cursor.skip_to_comma()
-        if not cursor.done():
-            cursor.take()
-    return table
-
-
-def _altered_name(cursor: TokenCursor) -> tuple[str, str] | None:
-    """Read the beginning of an ALTER TABLE; return database and table, None for anything else."""
-    if cursor.accept("SET", "STATEMENT"):  # MariaDB's settings for one statement
-        while not cursor.accept("FOR"):
-            cursor.take()
-    if not cursor.accept("ALTER"):
-        return None
-    while not cursor.accept("TABLE"):
-        cursor.take()
-    cursor.accept("IF", "EXISTS")
-    name = cursor.qualified_name()
-    if cursor.accept_any("WAIT", "NOWAIT") == "WAIT":
-        cursor.take()
-    return name
+    cursor = TokenCursor(query, ansi_quotes=True)
+    old = read_altered(cursor)
+    if old is None or not any(new_names(cursor)):
+        return table
+    return old.within(table.database)
 
 
 def default_value(column: Column) -> Any:

@@ -9,8 +9,10 @@ from typing import Final
 from rowferry.change.chunk import DdlKind
 from rowferry.change.table import Column, Index, Partitioning, TableId, TablePartition, TableSchema
 from rowferry.errors import BadStatement
-from rowferry.mysql.ddl.column import Key, at_key, read_column, read_key, settle
+from rowferry.mysql.ddl.clauses import accept_new_name
+from rowferry.mysql.ddl.column import Key, at_key, key_parts, read_column, read_key, settle
 from rowferry.mysql.ddl.cursor import TokenCursor
+from rowferry.mysql.ddl.head import Head
 from rowferry.mysql.ddl.table import (
     TableOptions,
     check_partitions,
@@ -298,6 +300,18 @@ def _drop(cursor: TokenCursor, draft: Draft) -> None:
             draft.kinds.append(DdlKind.DROP_COLUMN)
 
 
+def add_index(cursor: TokenCursor, draft: Draft, head: Head) -> None:
+    """Consume what CREATE INDEX says behind its head, and put the index in."""
+    key = key_parts(cursor, head.index, unique="UNIQUE" in head.between)
+    if draft.has_index(head.index):
+        if head.conditional:
+            return
+        if head.replaces:
+            draft.indexes.remove(draft.index(head.index))
+    draft.keys.append(key)
+    draft.kinds.append(DdlKind.ADD_INDEX)
+
+
 def drop_index(draft: Draft, name: str, unless: bool) -> None:
     """Take an index away; `unless`: one that does not exist is no error."""
     if unless and not draft.has_index(name):
@@ -378,9 +392,11 @@ def _rename(cursor: TokenCursor, draft: Draft) -> None:
         draft.indexes[draft.indexes.index(index)] = new
         draft.kinds.append(DdlKind.RENAME_INDEX)
     else:
-        cursor.accept_any("TO", "AS", "=")
-        database, table = cursor.qualified_name()
-        draft.name = TableId(database or draft.table.id.database, table)
+        cursor.place -= 1
+        new = accept_new_name(cursor)
+        if new is None:
+            cursor.fail("expected the name of a table")
+        draft.name = new.within(draft.table.id.database)
         draft.kinds.append(DdlKind.RENAME_TABLE)
 
 

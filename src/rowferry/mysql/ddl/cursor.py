@@ -15,6 +15,7 @@ from sqlglot.dialects.mysql import MySQL
 from sqlglot.errors import TokenError
 
 from rowferry.errors import BadStatement
+from rowferry.mysql.ddl.text import opened_text
 
 WORD, QUOTED, STRING, NUMBER, HEX, BITS, SYMBOL, END = range(8)
 
@@ -26,10 +27,6 @@ _KINDS: Final = {
     TokenType.HEX_STRING: HEX,
     TokenType.BIT_STRING: BITS,
 }
-# Quoted text is matched only to be left alone: a comment mark inside it is not a comment.
-_VERSIONED = re.compile(
-    r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`[^`]*`|(/\*M?!\d*)(.*?)(\*/)""", re.DOTALL
-)
 _LEADING_WORD = re.compile(r"\s*(RENAME)\b", re.IGNORECASE)
 
 
@@ -48,13 +45,6 @@ class SqlToken:
         return self.text.upper() if self.kind in (WORD, SYMBOL) else ""
 
 
-def _open_versioned(match: re.Match[str]) -> str:
-    """Turn `/*!50100 text */` into `text`, keeping every place in the statement."""
-    if match[1] is None:
-        return match[0]
-    return " " * len(match[1]) + match[2] + " " * len(match[3])
-
-
 def tokenize(sql: str) -> list[SqlToken]:
     """Return the tokens of one statement, without comments and the final semicolon.
 
@@ -63,18 +53,19 @@ def tokenize(sql: str) -> list[SqlToken]:
     Raises:
         BadStatement: unfinished quotes or comment, or a bad literals, or more than one statement.
     """
-    plain = _VERSIONED.sub(_open_versioned, sql)
+    plain, is_closed = opened_text(sql)
     tokens: list[SqlToken] = []
     # sqlglot hands over everything after a leading RENAME as one piece of text.
     if leading := _LEADING_WORD.match(plain):
         tokens.append(SqlToken(WORD, "RENAME", leading.start(1), leading.end(1)))
         plain = " " * leading.end() + plain[leading.end() :]
+    unfinished = f"{_short(sql)}: unfinished quotes or comment, or a bad literal"
     try:
         raw = MySQL().tokenize(plain)
     except TokenError as err:
-        raise BadStatement(
-            f"{_short(sql)}: unfinished quotes or comment, or a bad literal"
-        ) from err
+        raise BadStatement(unfinished) from err
+    if not is_closed:
+        raise BadStatement(unfinished)
     for token in raw:
         start, end = token.start, token.end + 1
         kind = _KINDS.get(token.token_type)
@@ -101,10 +92,29 @@ def _short(sql: str) -> str:
 class TokenCursor:
     """Reads tokens one after the other; every refusal quotes the place."""
 
-    def __init__(self, sql: str) -> None:
+    def __init__(
+        self,
+        sql: str,
+        tokens: list[SqlToken] | None = None,
+        place: int = 0,
+        ansi_quotes: bool = False,
+    ) -> None:
+        """Read a text from its beginning.
+
+        Args:
+            sql: the text.
+            tokens: what it consists of, if that is known.
+            place: of the token to begin with.
+            ansi_quotes: double quotes may enclose names.
+        """
         self.sql = sql
-        self.tokens = tokenize(sql)
-        self.place = 0
+        self.tokens = tokenize(sql) if tokens is None else tokens
+        self.place = place
+        self._ansi_quotes = ansi_quotes
+
+    def at_place(self, place: int) -> TokenCursor:
+        """Return another reader of the same tokens, to look ahead or to begin anew."""
+        return TokenCursor(self.sql, self.tokens, place, self._ansi_quotes)
 
     def peek(self, ahead: int = 0) -> SqlToken:
         """Return a coming token without consuming it; after the last one, an END token."""
@@ -162,9 +172,16 @@ class TokenCursor:
 
     # --- pieces ----------------------------------------------------------------------------------
 
+    def at_name(self) -> bool:
+        """Return whether a name comes next, quoted or not."""
+        token = self.peek()
+        if token.kind == STRING:
+            return self._ansi_quotes and self.sql[token.start] == '"'
+        return token.kind in (WORD, QUOTED)
+
     def name(self) -> str:
         """Consume a name, quoted or not."""
-        if self.peek().kind not in (WORD, QUOTED):
+        if not self.at_name():
             self.fail("expected a name")
         return self.take().text
 

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from rowferry.change.table import TableId
-from rowferry.mysql.ddl.cursor import QUOTED, STRING, WORD, TokenCursor
+from rowferry.mysql.ddl.clauses import accept_new_name, accept_of_partitions, split_clauses
+from rowferry.mysql.ddl.cursor import TokenCursor
+from rowferry.mysql.ddl.head import Head, WrittenName, read_head, written_name
 
 NewName: TypeAlias = Callable[[TableId], TableId]
-
-_DATABASE: Final = ("DATABASE", "SCHEMA")
-_DATABASE_OPTIONS: Final = ("DEFAULT", "CHARACTER", "CHARSET", "COLLATE", "COMMENT", "READ")
-_OTHER_RENAMES: Final = ("COLUMN", "INDEX", "KEY", "PARTITION")
 
 
 def rename_tables(sql: str, database: str, new_name: NewName) -> str:
     """Return a DDL with the tables and databases that it names under new names.
 
     Names of tables are the statement's own (in CREATE, ALTER, DROP, TRUNCATE and RENAME TABLE,
-    CREATE and DROP INDEX, CREATE and DROP VIEW), those after LIKE and REFERENCES, and the table of
-    EXCHANGE PARTITION; a database's name is that of CREATE, ALTER and DROP DATABASE. What a view
-    selects from is left as it is. A name is only touched where it changes, or where it would no
-    longer be found beside a table that has gone to another database.
+    CREATE and DROP INDEX, CREATE, ALTER and DROP VIEW), those after LIKE and REFERENCES, and the
+    table that EXCHANGE and CONVERT name beside a partition; a database's name is that of CREATE,
+    ALTER and DROP DATABASE. What a view selects from is left as it is. A name is only touched where
+    it changes, or where it would no longer be found beside a table that has gone to another
+    database.
 
     Args:
         sql: one statement.
@@ -32,25 +31,25 @@ def rename_tables(sql: str, database: str, new_name: NewName) -> str:
     Raises:
         BadStatement: the text is not one statement.
     """
-    reader = _Names(TokenCursor(sql), database, new_name)
+    reader = _Names(TokenCursor(sql, ansi_quotes=True), database, new_name)
     reader.read()
     return _edited(sql, reader.all_edits())
 
 
-def qualify_tables(sql: str, plain: str, database: str) -> str:
+def qualify_tables(sql: str, cursor: TokenCursor, database: str) -> str:
     """Return a DDL of a table in another database with no table's name left to the session.
 
     Who runs it later does so in the table's own database, where `LIKE t` means another table.
 
     Args:
         sql: one statement.
-        plain: the same with all that is no code blanked out.
+        cursor: stands at its beginning, and has tokens of what is code in it only.
         database: the session's.
 
     Raises:
-        BadStatement: the text is not one statement.
+        BadStatement: a name is missing.
     """
-    reader = _Names(TokenCursor(plain), database, lambda name: name)
+    reader = _Names(cursor, database, lambda name: name)
     reader.read()
     return sql if reader.home in ("", database) else _edited(sql, reader.bare)
 
@@ -76,104 +75,46 @@ class _Names:
         return self.edits + (self.bare if self.moved else [])
 
     def read(self) -> None:
-        cursor = self.cursor
-        verb = cursor.accept_any("CREATE", "ALTER", "DROP", "TRUNCATE", "RENAME")
-        if not verb:
-            return
-        if cursor.accept("OR"):
-            cursor.accept("REPLACE")
-        if cursor.accept_any(*_DATABASE):
-            self._conditions()
-            self._database_name()
-        elif verb == "TRUNCATE":
-            cursor.accept("TABLE")
-            self._table_name()
-        elif verb == "RENAME":
-            self._renames()
-        else:
-            self._of_object(verb)
+        head = read_head(self.cursor, strict=False)
+        if head.database is not None:
+            self._database(head.database)
+        for written in head.tables:
+            self._table(written)
+        if head.like is not None:
+            self._table(head.like)
+        if head.subject == "TABLE" and head.verb in ("ALTER", "CREATE"):
+            self._body(head)
 
-    def _of_object(self, verb: str) -> None:
-        """Read a statement about a table, an index or a view, from behind its verb."""
-        cursor = self.cursor
-        while not cursor.done() and not cursor.at_any("TABLE", "INDEX", "VIEW"):
-            cursor.take()  # TEMPORARY, UNIQUE, ALGORITHM = …, DEFINER = …
-        what = cursor.accept_any("TABLE", "INDEX", "VIEW")
-        self._conditions()
-        if what == "INDEX":
-            while not cursor.done() and not cursor.accept("ON"):
-                cursor.take()
-        if cursor.done():
-            return
-        self._table_name()
-        while verb == "DROP" and cursor.accept(","):
-            self._table_name()
-        if what == "TABLE" and verb != "DROP":
-            self._body(verb)
-
-    def _body(self, verb: str) -> None:
+    def _body(self, head: Head) -> None:
         """Look for further tables behind the table's own name."""
-        cursor = self.cursor
-        if verb == "CREATE" and (cursor.accept("LIKE") or cursor.accept("(", "LIKE")):
-            self._table_name()
-        while not cursor.done():
-            word = cursor.take().word
-            if word == "REFERENCES":
-                self._table_name(self.home)
-            elif word == "WITH" and cursor.accept("TABLE"):
-                self._table_name()
-            elif word == "RENAME" and verb == "ALTER" and not cursor.at_any(*_OTHER_RENAMES):
-                cursor.accept_any("TO", "AS", "=")
-                self._table_name()
+        tokens, begin = self.cursor.tokens, self.cursor.place
+        for place in range(begin, len(tokens)):
+            if tokens[place].word == "REFERENCES":
+                self._table(written_name(self.cursor.at_place(place + 1)), self.home)
+        for clause in split_clauses(self.cursor, strict=False) if head.alters_table else ():
+            ahead = self.cursor.at_place(clause.first)
+            action = accept_of_partitions(ahead)
+            other = action.other if action is not None else accept_new_name(ahead)
+            if other is not None:
+                self._table(other)
 
-    def _renames(self) -> None:
-        cursor = self.cursor
-        if not cursor.accept_any("TABLE", "TABLES"):
-            return
-        self._conditions()
-        while True:
-            self._table_name()
-            while not cursor.done() and not cursor.accept("TO"):
-                cursor.take()  # WAIT n, NOWAIT
-            self._table_name()
-            if not cursor.accept(","):
-                return
+    def _database(self, written: WrittenName) -> None:
+        new = self.new_name(TableId(written.database, "")).database
+        if new != written.database:
+            self.edits.append((written.start, written.end, _quoted(new)))
 
-    def _conditions(self) -> None:
-        self.cursor.accept("IF", "NOT", "EXISTS") or self.cursor.accept("IF", "EXISTS")
-
-    def _database_name(self) -> None:
-        if not self._at_name() or self.cursor.at_any(*_DATABASE_OPTIONS):
-            return  # ALTER DATABASE may leave it out
-        token = self.cursor.take()
-        new = self.new_name(TableId(token.text, "")).database
-        if new != token.text:
-            self.edits.append((token.start, token.end, _quoted(new)))
-
-    def _table_name(self, database: str = "") -> None:
-        """Consume a table's name; without one of its own, its database is the given one."""
-        cursor = self.cursor
-        if not self._at_name():
-            cursor.fail("expected the name of a table")
-        first = last = cursor.take()
-        database = database or self.database
-        if cursor.accept("."):
-            database, last = first.text, cursor.take()
-        old = TableId(database, last.text)
+    def _table(self, written: WrittenName, database: str = "") -> None:
+        """Note a table's name; without one of its own, its database is the given one."""
+        old = written.within(database or self.database)
         new = self.new_name(old)
         if not self.home:
-            self.home, self.moved = database, new.database != database
+            self.home, self.moved = old.database, new.database != old.database
         bare, full = _quoted(new.table), f"{_quoted(new.database)}.{_quoted(new.table)}"
         if new != old:
-            qualified = first is not last or new.database != database or self.moved
-            self.edits.append((first.start, last.end, full if qualified else bare))
-        elif first is last:
-            self.bare.append((first.start, last.end, full))
-
-    def _at_name(self) -> bool:
-        token = self.cursor.peek()
-        in_quotes = token.kind == STRING and self.cursor.sql[token.start] == '"'  # ANSI_QUOTES
-        return token.kind in (WORD, QUOTED) or in_quotes
+            qualified = written.database or new.database != old.database or self.moved
+            self.edits.append((written.start, written.end, full if qualified else bare))
+        elif not written.database:
+            self.bare.append((written.start, written.end, full))
 
 
 def _quoted(name: str) -> str:

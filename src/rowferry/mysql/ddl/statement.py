@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import count
-from typing import Final, NoReturn
+from typing import Final
 
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadStatement
-from rowferry.mysql.ddl.alter import Draft, drop_index, read_alterations
-from rowferry.mysql.ddl.column import key_parts
+from rowferry.mysql.ddl.alter import Draft, add_index, drop_index, read_alterations
 from rowferry.mysql.ddl.cursor import TokenCursor
+from rowferry.mysql.ddl.head import Head, WrittenName, not_understood, read_head
 from rowferry.mysql.ddl.table import (
     copied,
     create_sql,
@@ -28,11 +28,6 @@ from rowferry.mysql.ddl.table import (
 from rowferry.mysql.ddl.type import accept_charset, read_type
 
 __all__ = ["create_sql", "parse_create", "parse_type", "plan_ddl"]
-
-_UNDERSTOOD: Final = (
-    "CREATE/DROP/ALTER DATABASE, CREATE/DROP/TRUNCATE/RENAME/ALTER TABLE, CREATE/DROP INDEX, "
-    "CREATE/DROP VIEW"
-)
 
 
 def parse_create(sql: str, database: str = "") -> TableSchema:
@@ -48,14 +43,13 @@ def parse_create(sql: str, database: str = "") -> TableSchema:
         BadStatement: the text cannot be read, with the place.
     """
     ids = count()
-    statement = _Statement(sql, database, {}, lambda: next(ids))
-    cursor = statement.cursor
-    cursor.expect("CREATE")
-    cursor.accept("OR", "REPLACE")
-    cursor.expect("TABLE")
-    cursor.accept("IF", "NOT", "EXISTS")
-    named, name = cursor.qualified_name()
-    return read_definition(cursor, TableId(named or database, name), statement.next_id)
+    cursor = TokenCursor(sql)
+    head = read_head(cursor, strict=False)
+    is_create = (head.verb, head.subject) == ("CREATE", "TABLE")
+    if not (is_create and head.is_known) or head.is_temporary:
+        cursor.place = 0
+        cursor.fail("expected CREATE TABLE")
+    return read_definition(cursor, head.table.within(database), lambda: next(ids))
 
 
 def parse_type(text: str) -> SqlType:
@@ -113,34 +107,20 @@ class _Statement:
 
     def plan(self) -> list[SchemaChange]:
         """Read the statement by its first words."""
-        cursor = self.cursor
-        if cursor.accept("CREATE"):
-            return self._create()
-        if cursor.accept("DROP"):
-            return self._drop()
-        if cursor.accept("TRUNCATE"):
-            cursor.accept("TABLE")
-            return self._truncate()
-        if cursor.accept("RENAME"):
-            if not cursor.accept_any("TABLE", "TABLES"):
-                self._not_understood()
-            return self._rename()
-        if cursor.accept("ALTER"):
-            return self._alter()
-        self._not_understood()
-
-    def _not_understood(self) -> NoReturn:
-        self.cursor.place = 0
-        self.cursor.fail(f"not a statement that is understood ({_UNDERSTOOD})")
+        head = read_head(self.cursor)
+        plan = _PLANS.get((head.verb, head.subject))
+        if plan is None:
+            not_understood(self.cursor)
+        return [] if head.is_temporary else plan(self, head)  # seen by one session only
 
     # --- names -----------------------------------------------------------------------------------
 
-    def table_name(self) -> TableId:
-        """Consume a table's name; it must have a database, given or current."""
-        database, name = self.cursor.qualified_name()
-        if not (database or self.database):
-            raise BadStatement(f"table {name!r} has no database; write database.{name}")
-        return TableId(database or self.database, name)
+    def name(self, written: WrittenName) -> TableId:
+        """Return a table's name; it must have a database, given or current."""
+        name = written.within(self.database)
+        if not name.database:
+            raise BadStatement(f"table {name.table!r} has no database; write database.{name.table}")
+        return name
 
     def existing(self, name: TableId) -> TableSchema:
         """Return a table's definition, or refuse."""
@@ -151,110 +131,61 @@ class _Statement:
 
     # --- CREATE ----------------------------------------------------------------------------------
 
-    def _create(self) -> list[SchemaChange]:
-        cursor = self.cursor
-        replacing = cursor.accept("OR", "REPLACE")
-        if cursor.accept_any("DATABASE", "SCHEMA"):
-            cursor.accept("IF", "NOT", "EXISTS")
-            return [self._of_database(DdlKind.CREATE_DATABASE)]
-        if cursor.accept("TABLE"):
-            return self._create_table(replacing)
-        if cursor.accept_any("TEMPORARY"):
-            return []  # seen by one session only
-        unique = cursor.at("UNIQUE")
-        cursor.accept_any("UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR")
-        if cursor.accept("INDEX"):
-            return self._create_index(unique)
-        while not cursor.done() and not cursor.accept("VIEW"):
-            cursor.take()  # ALGORITHM, DEFINER, SQL SECURITY
-            if cursor.at_any("TRIGGER", "PROCEDURE", "FUNCTION", "EVENT", "SEQUENCE", "USER"):
-                self._not_understood()
-        if cursor.done():
-            self._not_understood()
-        cursor.accept("IF", "NOT", "EXISTS")
-        return [SchemaChange(0, DdlKind.CREATE_VIEW, self.query, self.table_name())]
+    def create_view(self, head: Head) -> list[SchemaChange]:
+        return [SchemaChange(0, DdlKind.CREATE_VIEW, self.query, self.name(head.table))]
 
-    def _create_table(self, replacing: bool) -> list[SchemaChange]:
-        cursor = self.cursor
-        unless = cursor.accept("IF", "NOT", "EXISTS")
-        name = self.table_name()
+    def create_table(self, head: Head) -> list[SchemaChange]:
+        name = self.name(head.table)
         changes: list[SchemaChange] = []
         if name in self.tables:
-            if unless:
+            if head.conditional:
                 return []
-            if not replacing:
+            if not head.replaces:
                 raise BadStatement(f"table {name} exists already")
             changes.append(self._dropped(name, f"DROP TABLE {quoted_table(name)}"))
-        inner = cursor.at("(", "LIKE")
-        if cursor.accept("LIKE") or cursor.accept("(", "LIKE"):
-            like = self.existing(self.table_name())
-            if inner:
-                cursor.expect(")")
-            cursor.finish()
+        if head.like is not None:
+            like = self.existing(self.name(head.like))
+            self.cursor.finish()
             table = replace(copied(like, name, self.next_id), version=0)
         else:
-            table = read_definition(cursor, name, self.next_id)
+            table = read_definition(self.cursor, name, self.next_id)
         return [*changes, SchemaChange(0, DdlKind.CREATE_TABLE, self.query, name, table)]
 
-    def _create_index(self, unique: bool) -> list[SchemaChange]:
-        cursor = self.cursor
-        unless = cursor.accept("IF", "NOT", "EXISTS")
-        index = cursor.name()
-        if cursor.accept("USING"):
-            cursor.name()
-        cursor.expect("ON")
-        draft = Draft(self.existing(self.table_name()), self.next_id)
-        key = key_parts(cursor, index, unique=unique)
-        cursor.finish()
-        if unless and draft.has_index(index):
-            return []
-        draft.keys.append(key)
-        draft.kinds.append(DdlKind.ADD_INDEX)
+    def create_index(self, head: Head) -> list[SchemaChange]:
+        draft = Draft(self.existing(self.name(head.table)), self.next_id)
+        add_index(self.cursor, draft, head)
+        self.cursor.finish()
         return self._altered(draft)
 
     # --- DROP, TRUNCATE, RENAME ------------------------------------------------------------------
 
-    def _drop(self) -> list[SchemaChange]:
-        cursor = self.cursor
-        if cursor.accept_any("DATABASE", "SCHEMA"):
-            cursor.accept("IF", "EXISTS")
-            change = self._of_database(DdlKind.DROP_DATABASE)
-            names = [n for n in self.tables if n.database == change.table.database]
-            return [*(self._dropped(n, f"DROP TABLE {quoted_table(n)}") for n in names), change]
-        if cursor.accept("INDEX"):
-            unless = cursor.accept("IF", "EXISTS")
-            index = cursor.name()
-            cursor.expect("ON")
-            draft = Draft(self.existing(self.table_name()), self.next_id)
-            cursor.skip_to_comma()
-            cursor.finish()
-            drop_index(draft, index, unless)
-            return self._altered(draft)
-        if cursor.accept("TEMPORARY"):
-            return []
-        if cursor.accept("VIEW"):
-            cursor.accept("IF", "EXISTS")
-            return self._each(
-                "DROP VIEW", lambda n, query: SchemaChange(0, DdlKind.DROP_VIEW, query, n)
-            )
-        if not cursor.accept_any("TABLE", "TABLES"):
-            self._not_understood()
-        if cursor.accept("IF", "EXISTS"):
-            return self._each(
-                "DROP TABLE", lambda n, q: self._dropped(n, q) if n in self.tables else None
-            )
-        return self._each("DROP TABLE", self._dropped)
+    def drop_database(self, head: Head) -> list[SchemaChange]:
+        change = self._of_database(DdlKind.DROP_DATABASE, head)
+        names = [n for n in self.tables if n.database == change.table.database]
+        return [*(self._dropped(n, f"DROP TABLE {quoted_table(n)}") for n in names), change]
+
+    def drop_index(self, head: Head) -> list[SchemaChange]:
+        draft = Draft(self.existing(self.name(head.table)), self.next_id)
+        self.cursor.skip_to_comma()
+        self.cursor.finish()
+        drop_index(draft, head.index, head.conditional)
+        return self._altered(draft)
+
+    def drop_views(self, head: Head) -> list[SchemaChange]:
+        return self._each(head, lambda n, query: SchemaChange(0, DdlKind.DROP_VIEW, query, n))
+
+    def drop_tables(self, head: Head) -> list[SchemaChange]:
+        if head.conditional:
+            return self._each(head, lambda n, q: self._dropped(n, q) if n in self.tables else None)
+        return self._each(head, self._dropped)
 
     def _each(
-        self, verb: str, change: Callable[[TableId, str], SchemaChange | None]
+        self, head: Head, change: Callable[[TableId, str], SchemaChange | None]
     ) -> list[SchemaChange]:
-        """Consume names; each gets its own statement text if there are several."""
-        names = [self.table_name()]
-        while self.cursor.accept(","):
-            names.append(self.table_name())
-        self.cursor.accept_any("RESTRICT", "CASCADE")
+        """Return the change of each; each gets its own statement text if there are several."""
+        names = [self.name(written) for written in head.tables]
         self.cursor.finish()
-        several = len(names) > 1
+        several, verb = len(names) > 1, f"DROP {head.subject}"
         changes = (change(n, f"{verb} {quoted_table(n)}" if several else self.query) for n in names)
         return [c for c in changes if c is not None]
 
@@ -263,8 +194,8 @@ class _Statement:
         del self.tables[name]
         return SchemaChange(0, DdlKind.DROP_TABLE, query, name, dropped_table_id=table.table_id)
 
-    def _truncate(self) -> list[SchemaChange]:
-        name = self.table_name()
+    def truncate(self, head: Head) -> list[SchemaChange]:
+        name = self.name(head.table)
         self.cursor.finish()
         old = self.existing(name)
         new = replace(copied(old, name, self.next_id), version=0)
@@ -274,17 +205,9 @@ class _Statement:
             )
         ]
 
-    def _rename(self) -> list[SchemaChange]:
-        cursor = self.cursor
-        cursor.accept("IF", "EXISTS")
-        pairs: list[tuple[TableId, TableId]] = []
-        while True:
-            old = self.table_name()
-            cursor.expect("TO")
-            pairs.append((old, self.table_name()))
-            if not cursor.accept(","):
-                break
-        cursor.finish()
+    def rename(self, head: Head) -> list[SchemaChange]:
+        pairs = [(self.name(old), self.name(new)) for old, new in head.pairs]
+        self.cursor.finish()
         changes = []
         for old, new in pairs:
             table = replace(self.existing(old), id=new, version=0)
@@ -302,19 +225,12 @@ class _Statement:
 
     # --- ALTER -----------------------------------------------------------------------------------
 
-    def _alter(self) -> list[SchemaChange]:
-        cursor = self.cursor
-        if cursor.accept_any("DATABASE", "SCHEMA"):
-            return self._alter_database()
-        cursor.accept_any("ONLINE", "IGNORE")
-        if not cursor.accept("TABLE"):
-            self._not_understood()
-        unless = cursor.accept("IF", "EXISTS")
-        name_of = self.table_name()
-        if unless and name_of not in self.tables:
+    def alter_table(self, head: Head) -> list[SchemaChange]:
+        name = self.name(head.table)
+        if head.conditional and name not in self.tables:
             return []
-        draft = Draft(self.existing(name_of), self.next_id)
-        read_alterations(cursor, draft)
+        draft = Draft(self.existing(name), self.next_id)
+        read_alterations(self.cursor, draft)
         return self._altered(draft)
 
     def _altered(self, draft: Draft) -> list[SchemaChange]:
@@ -330,19 +246,34 @@ class _Statement:
 
     # --- databases -------------------------------------------------------------------------------
 
-    def _alter_database(self) -> list[SchemaChange]:
-        cursor = self.cursor
-        unnamed = cursor.at_any("DEFAULT", "CHARACTER", "CHARSET", "COLLATE")
-        name = self._database_id(self.database if unnamed else cursor.name())
-        cursor.accept("DEFAULT")
-        if not accept_charset(cursor):
-            self._not_understood()
-        return [SchemaChange(0, DdlKind.DATABASE_CHARSET, self.query, name)]
+    def create_database(self, head: Head) -> list[SchemaChange]:
+        return [self._of_database(DdlKind.CREATE_DATABASE, head)]
 
-    def _of_database(self, kind: DdlKind) -> SchemaChange:
-        return SchemaChange(0, kind, self.query, self._database_id(self.cursor.name()))
+    def alter_database(self, head: Head) -> list[SchemaChange]:
+        change = self._of_database(DdlKind.DATABASE_CHARSET, head)
+        self.cursor.accept("DEFAULT")
+        if not accept_charset(self.cursor):
+            not_understood(self.cursor)
+        return [change]
 
-    def _database_id(self, name: str) -> TableId:
+    def _of_database(self, kind: DdlKind, head: Head) -> SchemaChange:
+        name = head.database.database if head.database else self.database
         if not name:
             raise BadStatement("no database is named and none is current")
-        return TableId(name, "")
+        return SchemaChange(0, kind, self.query, TableId(name, ""))
+
+
+_PLANS: Final[dict[tuple[str, str], Callable[[_Statement, Head], list[SchemaChange]]]] = {
+    ("ALTER", "DATABASE"): _Statement.alter_database,
+    ("ALTER", "TABLE"): _Statement.alter_table,
+    ("CREATE", "DATABASE"): _Statement.create_database,
+    ("CREATE", "INDEX"): _Statement.create_index,
+    ("CREATE", "TABLE"): _Statement.create_table,
+    ("CREATE", "VIEW"): _Statement.create_view,
+    ("DROP", "DATABASE"): _Statement.drop_database,
+    ("DROP", "INDEX"): _Statement.drop_index,
+    ("DROP", "TABLE"): _Statement.drop_tables,
+    ("DROP", "VIEW"): _Statement.drop_views,
+    ("RENAME", "TABLE"): _Statement.rename,
+    ("TRUNCATE", "TABLE"): _Statement.truncate,
+}

@@ -14,7 +14,9 @@ from rowferry.change.table import TableId
 from rowferry.errors import BadStatement
 from rowferry.flow.sink.mysql.session import Session
 from rowferry.moment import moment
+from rowferry.mysql.ddl.clauses import split_clauses
 from rowferry.mysql.ddl.cursor import SqlToken, TokenCursor
+from rowferry.mysql.ddl.head import read_altered
 
 _COLUMN_THERE: Final = 1060
 _KEY_THERE: Final = 1061
@@ -68,24 +70,11 @@ def left_to_do(sql: str, number: int, there: TableParts) -> str:
     if "/*!" in sql or "/*M!" in sql:  # a comment that is code may hold more than one clause
         return ""
     try:
-        cursor = TokenCursor(sql)
-        if not cursor.accept("ALTER"):
+        cursor = TokenCursor(sql, ansi_quotes=True)
+        if read_altered(cursor) is None:
             return ""
-        while not cursor.accept("TABLE"):
-            cursor.take()
-        cursor.accept("IF", "EXISTS")
-        cursor.qualified_name()
-        if cursor.accept("WAIT"):
-            cursor.take()
-        cursor.accept("NOWAIT")
         begin = cursor.peek().start
-        clauses: list[Sequence[SqlToken]] = []
-        while True:
-            first = cursor.place
-            cursor.skip_to_comma()
-            clauses.append(cursor.tokens[first : cursor.place])
-            if not cursor.accept(","):
-                break
+        clauses = [clause.tokens for clause in split_clauses(cursor)]
         cursor.finish()
     except BadStatement:
         return ""

@@ -15,6 +15,7 @@ from rowferry.flow.encode.sql_rows.frame import quoted_table
 from rowferry.flow.sink.mysql.session import Session, StatementRefused
 from rowferry.moment import moment
 from rowferry.mysql.ddl.cursor import TokenCursor
+from rowferry.mysql.ddl.head import read_head
 
 ACTIVE_ACTIVE_OPTIONS: Final = " SOFTDELETE RETENTION 7 DAY ACTIVE_ACTIVE='ON'"
 _ANEW: Final = f"make the table anew there, with CREATE TABLE …{ACTIVE_ACTIVE_OPTIONS}"
@@ -99,14 +100,9 @@ def as_active_active(sql: str) -> str:
         BadStatement: the text is not one statement.
     """
     cursor = TokenCursor(sql)
-    while not cursor.done() and not cursor.accept("TABLE"):
-        cursor.take()
-    cursor.accept("IF", "NOT", "EXISTS")
-    if cursor.done():
-        return sql
-    cursor.qualified_name()
+    head = read_head(cursor, strict=False)
     begin = cursor.peek().end
-    if not cursor.accept("(") or cursor.at("LIKE"):
+    if (head.verb, head.subject) != ("CREATE", "TABLE") or not cursor.accept("("):
         return sql
     kept: list[str] = []
     while True:

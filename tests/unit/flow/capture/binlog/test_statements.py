@@ -219,6 +219,8 @@ OTHERS = {
     "CREATE INDEX IF NOT EXISTS i USING BTREE ON d.t (b(3) DESC)": "ADD_INDEX d.t",
     "CREATE FULLTEXT INDEX i ON t (c)": "ADD_INDEX d.t",
     "CREATE INDEX i ON t (nope)": "ADD_INDEX d.t ?",
+    "CREATE OR REPLACE ONLINE INDEX i ON t (a) WAIT 5": "ADD_INDEX d.t",
+    "CREATE INDEX IF EXISTS i ON t (a)": "NONE d.t ?",
     "CREATE INDEX i ON n (a)": "ADD_INDEX d.n ?",
     "DROP INDEX `PRIMARY` ON t": "DROP_PRIMARY_KEY d.t",
     "DROP INDEX nope ON t": "DROP_INDEX d.t ?",
@@ -234,6 +236,7 @@ OTHERS = {
     "CREATE OR REPLACE DATABASE f": "CREATE_DATABASE f.",
     "ALTER DATABASE d CHARACTER SET latin1": "DATABASE_CHARSET d.",
     "ALTER SCHEMA COLLATE latin1_bin": "DATABASE_CHARSET d.",
+    "ALTER DATABASE READ ONLY = 1": "DATABASE_CHARSET d.",
     "TRUNCATE t": "TRUNCATE_TABLE d.t",
     "truncate table `e`.`w` nowait": "TRUNCATE_TABLE e.w",
     "TRUNCATE TABLE n": "",
@@ -275,6 +278,8 @@ OTHERS = {
     "WONDER `new one`": "NONE d.new one ?",
     "DROP TABLE t, 'x": "NONE d.t ?",
     "CREATE WONDER t": "NONE d.t ?",
+    "CREATE WONDER TABLE t (a int)": "NONE d.t ?",
+    "RENAME TABLE t SOON TO n": "NONE d.t ?; NONE d.n ?",
     "WONDER 't' x.t": "",
 }
 
@@ -413,6 +418,11 @@ def test_a_rename_beside_other_changes_comes_first(what: str, rest: str | None) 
             "ALTER TABLE d.t EXCHANGE PARTITION p WITH TABLE x",
             "e",
             "ALTER TABLE d.t EXCHANGE PARTITION p WITH TABLE `e`.`x`",
+        ),
+        (
+            "ALTER TABLE d.t CONVERT TABLE x TO PARTITION p VALUES IN (1)",
+            "e",
+            "ALTER TABLE d.t CONVERT TABLE `e`.`x` TO PARTITION p VALUES IN (1)",
         ),
         ("ALTER TABLE d.t DROP a", "e", "ALTER TABLE d.t DROP a"),
         ("CREATE TABLE n LIKE t", "d", "CREATE TABLE n LIKE t"),

@@ -11,7 +11,15 @@ from rowferry.change.table import TableId
 from rowferry.flow.capture.binlog.ddl.reader import StatementReader
 from rowferry.mysql.charsets import longest_character
 from rowferry.mysql.ddl.alter import Draft, read_alterations
+from rowferry.mysql.ddl.clauses import (
+    accept_modifiers,
+    accept_new_name,
+    accept_of_partitions,
+    partitions_start,
+    split_clauses,
+)
 from rowferry.mysql.ddl.cursor import TokenCursor
+from rowferry.mysql.ddl.head import Head
 from rowferry.mysql.ddl.table import quoted_table
 from rowferry.mysql.server_form import Untold
 from rowferry.mysql.type_facts import display_width
@@ -24,7 +32,6 @@ _OF_PARTITIONS: Final = {
     "REORGANIZE": DdlKind.REORGANIZE_PARTITION,
     "COALESCE": DdlKind.REORGANIZE_PARTITION,
 }
-_CARE_OF_PARTITIONS: Final = frozenset({"REBUILD", "OPTIMIZE", "ANALYZE", "CHECK", "REPAIR"})
 # With IGNORE, MariaDB deletes the rows that do not fit these, and the log does not tell which.
 _TAKES_ROWS: Final = frozenset({"UNIQUE", "PRIMARY", "PARTITION"})
 _TAKEN_AWAY: Final = frozenset({DdlKind.DROP_COLUMN, DdlKind.DROP_INDEX, DdlKind.DROP_PRIMARY_KEY})
@@ -35,28 +42,19 @@ _LONG: Final = 1 << 32
 _GROWING: Final = frozenset({"tinytext", "text", "mediumtext"})
 
 
-def alter(reader: StatementReader) -> None:
-    """Read what follows ALTER."""
-    cursor = reader.cursor
-    if cursor.accept_any("DATABASE", "SCHEMA"):
-        unnamed = cursor.at_any("DEFAULT", "CHARACTER", "CHARSET", "COLLATE", "COMMENT")
-        name = reader.database if unnamed else cursor.name()
-        reader.of_database(DdlKind.DATABASE_CHARSET, name)
-        return
-    ignoring = False
-    while word := cursor.accept_any("ONLINE", "OFFLINE", "IGNORE"):
-        ignoring = ignoring or word == "IGNORE"
-    cursor.expect("TABLE")
-    cursor.accept("IF", "EXISTS")
-    table = reader.table_name()
-    if ignoring and table in reader.scope.known:
-        words = {token.word for token in cursor.tokens}
-        reader.thinned += [table] if words & _TAKES_ROWS else []
-    _alter_table(reader, table)
+def alter_database(reader: StatementReader, head: Head) -> None:
+    """Note what ALTER DATABASE does."""
+    name = head.database.database if head.database else reader.database
+    reader.of_database(DdlKind.DATABASE_CHARSET, name)
 
 
-def _alter_table(reader: StatementReader, name: TableId) -> None:
-    _skip_modifiers(reader.cursor)
+def alter_table(reader: StatementReader, head: Head) -> None:
+    """Read what follows the head of ALTER TABLE."""
+    name = reader.name(head.table)
+    if "IGNORE" in head.between and name in reader.scope.known:
+        words = {token.word for token in reader.cursor.tokens}
+        reader.thinned += [name] if words & _TAKES_ROWS else []
+    accept_modifiers(reader.cursor)
     if _of_tablespace(reader, name) or _of_partitions(reader, name):
         return
     new, rest = _new_name(reader, name)
@@ -77,23 +75,6 @@ def _alter_table(reader: StatementReader, name: TableId) -> None:
             reader.change_to_read(DdlKind.MULTI_SCHEMA_CHANGE, name)
         else:
             reader.arrived(new)
-
-
-def _skip_modifiers(cursor: TokenCursor) -> None:
-    """Consume words on how to carry a statement out, where more follows them.
-
-    MySQL lets them stand first, also before what is done to partitions and to files of rows.
-    """
-    while (
-        cursor.at_any("ALGORITHM", "LOCK")
-        or cursor.at("WITH", "VALIDATION")
-        or cursor.at("WITHOUT", "VALIDATION")
-    ):
-        begin = cursor.place
-        cursor.skip_to_comma()
-        if not cursor.accept(","):
-            cursor.place = begin
-            return
 
 
 def _of_tablespace(reader: StatementReader, name: TableId) -> bool:
@@ -123,7 +104,7 @@ def _rename(reader: StatementReader, name: TableId, new: TableId, rest: str) -> 
 
 def _read_into(reader: StatementReader, draft: Draft, new: TableId) -> None:
     cursor = reader.cursor
-    begin = reader.partitions_start()
+    begin = partitions_start(cursor)
     partitions = cursor.tokens[begin:]
     del cursor.tokens[begin:]
     pairs = [
@@ -189,24 +170,20 @@ def _new_name(reader: StatementReader, name: TableId) -> tuple[TableId, str]:
 
     Also returns what else a statement that renames the table does to it, as text.
     """
-    tokens, here = reader.cursor.tokens, reader.cursor.place
-    for place in range(here, len(tokens)):
-        starts = place == here or tokens[place - 1].word == ","
-        if not starts or tokens[place].word != "RENAME":
+    cursor = reader.cursor.at_place(reader.cursor.place)
+    here, end = cursor.place, len(cursor.tokens)
+    for clause in split_clauses(cursor, strict=False):
+        ahead = cursor.at_place(clause.first)
+        written = accept_new_name(ahead)
+        if written is None:
             continue
-        ahead = TokenCursor("")
-        ahead.tokens, ahead.place = tokens, place + 1
-        if ahead.at_any("COLUMN", "INDEX", "KEY"):
-            continue
-        ahead.accept_any("TO", "AS", "=")
-        database, table = ahead.qualified_name()
-        new = reader.scope.name(TableId(database or reader.database or name.database, table))
-        first, last = place, ahead.place
+        new = reader.scope.name(written.within(reader.database or name.database))
+        first, last = clause.first, ahead.place
         if first > here:
             first -= 1  # the comma before it
         elif ahead.at(","):
             last += 1
-        parts = (_text(reader.cursor, here, first), _text(reader.cursor, last, len(tokens)))
+        parts = (_text(cursor, here, first), _text(cursor, last, end))
         return new, "" if new == name else "".join(parts).strip(" ;")
     return name, ""
 
@@ -228,37 +205,26 @@ def _of_partitions(reader: StatementReader, name: TableId) -> bool:
 
     Definitions stay, but rows may come and go without a trace in the log.
     """
-    cursor = reader.cursor
-    verb = cursor.peek().word
-    if cursor.accept("CONVERT", "TABLE"):
-        other = reader.table_name()
+    done = accept_of_partitions(reader.cursor)
+    if done is None:
+        return False
+    other = reader.name(done.other) if done.other is not None else name
+    if done.verb == "CONVERT" and done.takes:
         _same(reader, name, DdlKind.EXCHANGE_PARTITION)
         # Whoever runs the statement needs the table for it, and has it no more then.
         reader.dropped(other, f"DROP TABLE IF EXISTS {quoted_table(other)}")
-    elif cursor.peek(1).word != "PARTITION" or cursor.at("PARTITION"):
-        return False
-    elif verb == "CONVERT":
+    elif done.verb == "CONVERT":
         _same(reader, name, DdlKind.DROP_PARTITION)
-        made = _other_table(reader)
-        if reader.scope.keeps(made):
-            reader.arrived(made)
-    elif verb in _OF_PARTITIONS:
-        _same(reader, name, _OF_PARTITIONS[verb])
-        if verb == "EXCHANGE":
+        if reader.scope.keeps(other):
+            reader.arrived(other)
+    elif done.verb in _OF_PARTITIONS:
+        _same(reader, name, _OF_PARTITIONS[done.verb])
+        if done.verb == "EXCHANGE":
             is_known = name in reader.scope.known
             # The statement stands once: run a second time it would change them back.
             text = "" if is_known else None
-            _same(reader, _other_table(reader), DdlKind.EXCHANGE_PARTITION, text)
-    else:
-        return verb in _CARE_OF_PARTITIONS
+            _same(reader, other, DdlKind.EXCHANGE_PARTITION, text)
     return True
-
-
-def _other_table(reader: StatementReader) -> TableId:
-    """Consume up to the word TABLE, and the name after it."""
-    while not reader.cursor.accept("TABLE"):
-        reader.cursor.take()
-    return reader.table_name()
 
 
 def _same(reader: StatementReader, name: TableId, kind: DdlKind, query: str | None = None) -> None:

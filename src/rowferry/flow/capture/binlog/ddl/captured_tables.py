@@ -16,7 +16,6 @@ from rowferry.flow.capture.binlog.client.server import BinlogServer
 from rowferry.flow.capture.binlog.ddl.online_copies import is_online_copy
 from rowferry.flow.capture.binlog.ddl.reader import ANSI_QUOTES
 from rowferry.flow.capture.binlog.ddl.statements import Effects, effects
-from rowferry.flow.capture.binlog.ddl.text import mentioned, plain_text
 from rowferry.flow.capture.binlog.decode.table_map import (
     MappedTable,
     infer_schema,
@@ -33,6 +32,7 @@ from rowferry.flow.capture.binlog.snapshot.snapshots import take_back
 from rowferry.flow.capture.binlog.state import BinlogState, BinlogTable
 from rowferry.flow.decide.contract import Decision
 from rowferry.mysql.ddl.statement import create_sql, parse_create, plan_ddl
+from rowferry.mysql.ddl.text import mentioned, plain_text
 from rowferry.mysql.feed_mark import MARK_SQL_MODE_BITS, MARK_TABLE
 from rowferry.mysql.server_form import in_order
 

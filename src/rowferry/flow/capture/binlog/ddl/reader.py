@@ -13,6 +13,7 @@ from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadStatement
 from rowferry.mysql.ddl.alter import Draft
 from rowferry.mysql.ddl.cursor import TokenCursor
+from rowferry.mysql.ddl.head import WrittenName
 from rowferry.mysql.ddl.rename import qualify_tables
 from rowferry.mysql.ddl.table import quoted_table, rename_sql
 from rowferry.mysql.server_form import ServerSettings, Untold, server_form
@@ -70,10 +71,10 @@ def _small(name: TableId) -> tuple[str, str]:
     return name.database.lower(), name.table.lower()
 
 
-def _whole_names(sql: str, plain: str, database: str) -> str:
+def _whole_names(sql: str, cursor: TokenCursor, database: str) -> str:
     """Return the text that means the same in the table's own database."""
     with suppress(BadStatement):
-        sql = qualify_tables(sql, plain, database)
+        sql = qualify_tables(sql, cursor, database)
     return sql.strip().rstrip(";").rstrip()
 
 
@@ -88,7 +89,9 @@ class StatementReader:
 
     def __init__(self, sql: str, plain: str, database: str, scope: Scope, sql_mode: int) -> None:
         self.cursor = TokenCursor(plain)
-        self.query = _START_TRANSACTION.sub("", _whole_names(sql, plain, database))
+        self.query = _START_TRANSACTION.sub(
+            "", _whole_names(sql, self.cursor.at_place(0), database)
+        )
         self.database = database
         self.scope = scope
         self.changes: list[SchemaChange] = []
@@ -102,20 +105,9 @@ class StatementReader:
 
     # --- names -----------------------------------------------------------------------------------
 
-    def table_name(self) -> TableId:
-        """Consume a table's name, and MariaDB's word on how long to wait for it."""
-        database, name = self.cursor.qualified_name()
-        if self.cursor.accept("WAIT"):
-            self.cursor.whole()
-        self.cursor.accept("NOWAIT")
-        return self.scope.name(TableId(database or self.database, name))
-
-    def table_names(self) -> list[TableId]:
-        """Consume one or more names of tables with commas between."""
-        names = [self.table_name()]
-        while self.cursor.accept(","):
-            names.append(self.table_name())
-        return names
+    def name(self, written: WrittenName) -> TableId:
+        """Return a written name as the server keeps it."""
+        return self.scope.name(written.within(self.database))
 
     def database_name(self, written: str) -> str:
         """Return a database's name as the server keeps it."""
@@ -123,16 +115,6 @@ class StatementReader:
             known = {name.database.lower(): name.database for name in self.scope.known}
             written = known.get(written.lower(), written)
         return self.scope.settings.kept(TableId(written, "")).database
-
-    def partitions_start(self) -> int:
-        """Return where the clauses about partitions begin, which say nothing about columns."""
-        depth = 0
-        for place in range(self.cursor.place, len(self.cursor.tokens)):
-            pair = tuple(t.word for t in self.cursor.tokens[place : place + 2])
-            depth += {"(": 1, ")": -1}.get(pair[0], 0)
-            if not depth and pair in (("PARTITION", "BY"), ("REMOVE", "PARTITIONING")):
-                return place
-        return len(self.cursor.tokens)
 
     # --- what it does ----------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 from rowferry.change.chunk import DdlKind, SchemaChange
@@ -21,8 +20,9 @@ from rowferry.flow.capture.binlog.ddl.reader import (
     Scope,
     StatementReader,
 )
-from rowferry.flow.capture.binlog.ddl.text import mentioned, plain_text, words_of
-from rowferry.flow.capture.binlog.ddl.verbs import VERBS
+from rowferry.flow.capture.binlog.ddl.verbs import EFFECTS
+from rowferry.mysql.ddl.head import VERBS, behind_settings, is_about_other_things, read_head
+from rowferry.mysql.ddl.text import mentioned, plain_text, words_of
 from rowferry.mysql.server_form import ServerSettings
 from rowferry.mysql.session import ServerFacts
 
@@ -33,12 +33,6 @@ _HARMLESS: Final = frozenset(
     "EXPLAIN PREPARE EXECUTE DEALLOCATE HELP SHUTDOWN CACHE SIGNAL SET".split()
 )
 _FIRST_WORD: Final = re.compile(r"\s*([A-Za-z]+)")
-# What a statement can be about, told by the first of these words in it.
-_OBJECTS: Final = frozenset("TABLE TABLES INDEX DATABASE SCHEMA".split())
-_OTHER_OBJECTS: Final = frozenset(
-    "VIEW TRIGGER PROCEDURE FUNCTION EVENT SEQUENCE USER ROLE SERVER TABLESPACE LOGFILE UNDO "
-    "RESOURCE PACKAGE INSTANCE LIBRARY REFERENCE TEMPORARY".split()
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +95,7 @@ def effects(
     plain = plain_text(sql, facts, bool(sql_mode & ANSI_QUOTES))
     if sql_mode & ANSI_QUOTES:
         sql = plain  # whoever is handed the text takes double quotes for those of a string
-    place = _after_settings(plain)
+    place = behind_settings(words_of(plain))
     sql, plain = sql[place:], plain[place:]
     if _is_harmless(plain):
         return None
@@ -112,34 +106,25 @@ def effects(
     return effect if effect.changes or effect.unread else None
 
 
-def _after_settings(plain: str) -> int:
-    """Return where the statement begins: MariaDB has SET STATEMENT settings FOR statement."""
-    words = words_of(plain)
-    if [word for word, _ in islice(words, 2)] != ["SET", "STATEMENT"]:
-        return 0
-    return next((end for word, end in words if word == "FOR"), 0)
-
-
 def _is_harmless(plain: str) -> bool:
     """Return whether a statement has nothing to do with tables, told by its first words."""
     words = (word for word, _ in words_of(plain))
     verb = next(words, "SET")
     if verb in VERBS and verb != "TRUNCATE":
-        about = next((w for w in words if w in _OBJECTS or w in _OTHER_OBJECTS), "")
-        return about in _OTHER_OBJECTS
+        return is_about_other_things(words)
     return verb in _HARMLESS
 
 
 def _by_words(reader: StatementReader) -> Effects:
-    """Read a statement by its first word.
+    """Read a statement by its first words.
 
     Raises:
         NotUnderstood, BadStatement: what it does is not known.
     """
-    verb = reader.cursor.take().word
-    if verb not in VERBS:
+    head = read_head(reader.cursor, strict=False)
+    if not head.is_known or (head.verb, head.subject) not in EFFECTS:
         raise NotUnderstood
-    VERBS[verb](reader)
+    EFFECTS[head.verb, head.subject](reader, head)
     return Effects(
         tuple(reader.changes),
         tuple(reader.unread),

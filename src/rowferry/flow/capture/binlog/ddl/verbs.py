@@ -10,10 +10,11 @@ from typing import Final
 from rowferry.change.chunk import DdlKind
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadStatement
-from rowferry.flow.capture.binlog.ddl.alter import alter
-from rowferry.flow.capture.binlog.ddl.reader import NotUnderstood, StatementReader
-from rowferry.mysql.ddl.alter import Draft, drop_index
-from rowferry.mysql.ddl.column import key_parts
+from rowferry.flow.capture.binlog.ddl.alter import alter_database, alter_table
+from rowferry.flow.capture.binlog.ddl.reader import StatementReader
+from rowferry.mysql.ddl.alter import add_index, drop_index
+from rowferry.mysql.ddl.clauses import partitions_start
+from rowferry.mysql.ddl.head import Head
 from rowferry.mysql.ddl.table import copied, read_definition
 from rowferry.mysql.server_form import Untold
 
@@ -22,34 +23,20 @@ _OR_REPLACE: Final = re.compile(r"(?<=\bCREATE)\s+OR\s+REPLACE\b", re.IGNORECASE
 # --- CREATE --------------------------------------------------------------------------------------
 
 
-def _create(reader: StatementReader) -> None:
-    cursor = reader.cursor
-    replacing = cursor.accept("OR", "REPLACE")
-    if cursor.accept_any("DATABASE", "SCHEMA"):
-        cursor.accept("IF", "NOT", "EXISTS")
-        reader.of_database(DdlKind.CREATE_DATABASE, cursor.name())
-        return
-    if cursor.accept("TABLE"):
-        _create_table(reader, replacing)
-        return
-    cursor.accept_any("ONLINE", "OFFLINE")
-    unique = cursor.at("UNIQUE")
-    cursor.accept_any("UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR")
-    cursor.expect("INDEX")
-    _create_index(reader, unique, replacing)
+def _create_database(reader: StatementReader, head: Head) -> None:
+    if head.database is not None:
+        reader.of_database(DdlKind.CREATE_DATABASE, head.database.database)
 
 
-def _create_table(reader: StatementReader, replacing: bool) -> None:
-    cursor, scope = reader.cursor, reader.scope
-    unless = cursor.accept("IF", "NOT", "EXISTS")
-    name = reader.table_name()
-    if not scope.concerns(name) or (unless and name in scope.known):
+def _create_table(reader: StatementReader, head: Head) -> None:
+    scope, name = reader.scope, reader.name(head.table)
+    if not scope.concerns(name) or (head.conditional and name in scope.known):
         return
-    if replacing:
+    if head.replaces:
         reader.dropped(name)
         reader.query = _OR_REPLACE.sub("", reader.query, count=1)  # nothing is left to replace
-    if cursor.accept("LIKE") or cursor.accept("(", "LIKE"):
-        like = scope.known.get(reader.table_name())
+    if head.like is not None:
+        like = scope.known.get(reader.name(head.like))
         if like is None or not scope.is_announced(
             like.id
         ):  # to readers the statement would mean nothing
@@ -77,7 +64,7 @@ def _is_filled(reader: StatementReader) -> bool:
 
 
 def _definition(reader: StatementReader, name: TableId) -> TableSchema:
-    del reader.cursor.tokens[reader.partitions_start() :]
+    del reader.cursor.tokens[partitions_start(reader.cursor) :]
     collation = reader.scope.settings.collation_of(name.database)
     # The id comes last: a text that does not tell enough uses none up.
     table = read_definition(reader.cursor, name, lambda: 0, collation, as_mysql=True)
@@ -85,25 +72,9 @@ def _definition(reader: StatementReader, name: TableId) -> TableSchema:
     return replace(table, table_id=reader.scope.next_id())
 
 
-def _create_index(reader: StatementReader, unique: bool, replacing: bool) -> None:
-    cursor = reader.cursor
-    unless = cursor.accept("IF", "NOT", "EXISTS")
-    index = cursor.name()
-    if cursor.accept("USING"):
-        cursor.name()
-    cursor.expect("ON")
-    name = reader.table_name()
-
-    def add(draft: Draft) -> None:
-        if draft.has_index(index):
-            if unless:
-                return
-            if replacing:
-                draft.indexes.remove(draft.index(index))
-        draft.keys.append(key_parts(cursor, index, unique=unique))
-        draft.kinds.append(DdlKind.ADD_INDEX)
-
-    reader.redefine(name, add, DdlKind.ADD_INDEX)
+def _create_index(reader: StatementReader, head: Head) -> None:
+    name = reader.name(head.table)
+    reader.redefine(name, lambda d: add_index(reader.cursor, d, head), DdlKind.ADD_INDEX)
     _of_a_stranger(reader, name, DdlKind.ADD_INDEX)
 
 
@@ -116,37 +87,29 @@ def _of_a_stranger(reader: StatementReader, name: TableId, kind: DdlKind) -> Non
 # --- DROP, TRUNCATE ------------------------------------------------------------------------------
 
 
-def _drop(reader: StatementReader) -> None:
-    cursor = reader.cursor
-    if cursor.accept_any("DATABASE", "SCHEMA"):
-        cursor.accept("IF", "EXISTS")
-        database = reader.database_name(cursor.name())
-        for table in [n for n in reader.scope.known if n.database == database]:
-            reader.dropped(table)
-        reader.of_database(DdlKind.DROP_DATABASE, database)
-    elif cursor.accept("INDEX"):
-        unless = cursor.accept("IF", "EXISTS")
-        index = cursor.name()
-        cursor.expect("ON")
-        name = reader.table_name()
-        reader.redefine(name, lambda d: drop_index(d, index, unless), DdlKind.DROP_INDEX)
-        _of_a_stranger(reader, name, DdlKind.DROP_INDEX)
-    else:
-        _expect_table(reader)
-        cursor.accept("IF", "EXISTS")
-        names = reader.table_names()
-        for name in names:
-            reader.dropped(name, reader.query if len(names) == 1 else None)
+def _drop_database(reader: StatementReader, head: Head) -> None:
+    if head.database is None:
+        return
+    database = reader.database_name(head.database.database)
+    for table in [n for n in reader.scope.known if n.database == database]:
+        reader.dropped(table)
+    reader.of_database(DdlKind.DROP_DATABASE, database)
 
 
-def _expect_table(reader: StatementReader) -> None:
-    if not reader.cursor.accept_any("TABLE", "TABLES"):
-        raise NotUnderstood
+def _drop_index(reader: StatementReader, head: Head) -> None:
+    name = reader.name(head.table)
+    reader.redefine(name, lambda d: drop_index(d, head.index, head.conditional), DdlKind.DROP_INDEX)
+    _of_a_stranger(reader, name, DdlKind.DROP_INDEX)
 
 
-def _truncate(reader: StatementReader) -> None:
-    reader.cursor.accept("TABLE")
-    name = reader.table_name()
+def _drop_tables(reader: StatementReader, head: Head) -> None:
+    for written in head.tables:
+        text = reader.query if len(head.tables) == 1 else None
+        reader.dropped(reader.name(written), text)
+
+
+def _truncate(reader: StatementReader, head: Head) -> None:
+    name = reader.name(head.table)
     if (old := reader.scope.known.get(name)) is not None:
         new = replace(copied(old, name, reader.scope.next_id), version=0)
         reader.change(DdlKind.TRUNCATE_TABLE, name, new, dropped=old.table_id)
@@ -155,18 +118,9 @@ def _truncate(reader: StatementReader) -> None:
 # --- RENAME --------------------------------------------------------------------------------------
 
 
-def _rename(reader: StatementReader) -> None:
-    cursor = reader.cursor
-    _expect_table(reader)
-    unless = cursor.accept("IF", "EXISTS")
-    pairs: list[tuple[TableId, TableId]] = []
-    while True:
-        old = reader.table_name()
-        cursor.expect("TO")
-        pairs.append((old, reader.table_name()))
-        if not cursor.accept(","):
-            break
-    _move(reader, _carried_out(pairs, reader.scope.known) if unless else pairs)
+def _rename(reader: StatementReader, head: Head) -> None:
+    pairs = [(reader.name(old), reader.name(new)) for old, new in head.pairs]
+    _move(reader, _carried_out(pairs, reader.scope.known) if head.conditional else pairs)
 
 
 def _carried_out(
@@ -212,10 +166,15 @@ def _move(reader: StatementReader, pairs: list[tuple[TableId, TableId]]) -> None
             reader.arrived(name)
 
 
-VERBS: Final[dict[str, Callable[[StatementReader], None]]] = {
-    "ALTER": alter,
-    "CREATE": _create,
-    "DROP": _drop,
-    "RENAME": _rename,
-    "TRUNCATE": _truncate,
+EFFECTS: Final[dict[tuple[str, str], Callable[[StatementReader, Head], None]]] = {
+    ("ALTER", "DATABASE"): alter_database,
+    ("ALTER", "TABLE"): alter_table,
+    ("CREATE", "DATABASE"): _create_database,
+    ("CREATE", "INDEX"): _create_index,
+    ("CREATE", "TABLE"): _create_table,
+    ("DROP", "DATABASE"): _drop_database,
+    ("DROP", "INDEX"): _drop_index,
+    ("DROP", "TABLE"): _drop_tables,
+    ("RENAME", "TABLE"): _rename,
+    ("TRUNCATE", "TABLE"): _truncate,
 }

@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from rowferry.errors import CorruptLog, EventUnknown
 from rowferry.flow.capture.binlog.ddl.statements import Effects
-from rowferry.flow.capture.binlog.ddl.text import first_words
 from rowferry.flow.capture.binlog.frame import events as ev
 from rowferry.flow.capture.binlog.frame import scan_kernels as k
 from rowferry.flow.capture.binlog.frame.event_kernels import is_rows
 from rowferry.flow.capture.binlog.frame.walk_point import WalkPoint
 from rowferry.flow.capture.binlog.frame.walk_state import WalkState
+from rowferry.mysql.ddl.text import first_words
 
 ROW_STATEMENTS: Final = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH"})
 _CARE_OF_TABLES: Final = frozenset({"TABLE", "TABLES", "LOCAL", "NO_WRITE_TO_BINLOG"})

@@ -1,13 +1,19 @@
-"""The text of one logged statement: comments taken out, and the table names that occur in it."""
+"""The text of one statement, whatever it is: comments taken out, and what words occur in it.
+
+Nothing is refused here. Who needs tokens takes `rowferry.mysql.ddl.cursor`, which begins with this.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rowferry.change.table import TableId
-from rowferry.mysql.session import Flavour, ServerFacts
+from rowferry.mysql.flavour import Flavour
+
+if TYPE_CHECKING:
+    from rowferry.mysql.session import ServerFacts
 
 _STRING: Final = r"""'(?:[^'\\]++|\\.|'')*+'"""
 _DOUBLE: Final = r'''"(?:[^"\\]++|\\.|"")*+"'''
@@ -33,6 +39,7 @@ _WORD: Final = re.compile(rf"{_STRING}|{_DOUBLE}|{_BACKED}|(?P<word>[\w$]+)", re
 # Words after which a bare word is the name of a table.
 _BEFORE_NAMES: Final = frozenset("TABLE TABLES EXISTS INTO FROM JOIN UPDATE LIKE TO ON".split())
 _COMMENT_END: Final = "*/"
+_CLOSED: Final = re.compile(r"/\*.*\*/", re.DOTALL)
 # MariaDB takes comments for MySQL 5.7 up to 9.99 as mere comments.
 _NOT_MARIADB: Final = range(50700, 100000)
 
@@ -47,12 +54,29 @@ def plain_text(sql: str, facts: ServerFacts, ansi_quotes: bool = False) -> str:
         facts: the server that ran it.
         ansi_quotes: double quotes enclose names, which get back quotes here.
     """
+    return _without_comments(sql, facts, ansi_quotes)[0]
+
+
+def opened_text(sql: str) -> tuple[str, bool]:
+    """Return the statement without comments, each place as it was, for no server in particular.
+
+    What stands in `/*!50100 … */` and `/*M!100100 … */` counts.
+
+    Returns:
+        The text, and whether each comment is closed.
+    """
+    plain, is_open = _without_comments(sql, None, ansi_quotes=False)
+    return plain, not is_open
+
+
+def _without_comments(sql: str, facts: ServerFacts | None, ansi_quotes: bool) -> tuple[str, bool]:
+    """Return the text, and whether a comment is open at its end."""
     pieces: list[str] = []
-    done, depth = 0, 0
+    done, depth, is_open = 0, 0, False
     while match := _PIECE.search(sql, done):
         pieces.append(sql[done : match.start()])
         piece, done = match[0], match.end()
-        if match["opens"] and not _runs(match, facts):
+        if match["opens"] and facts is not None and not _runs(match, facts):
             end = sql.find(_COMMENT_END, done)
             done = end + len(_COMMENT_END) if end >= 0 else len(sql)
             piece = " " * (done - match.start())
@@ -61,11 +85,12 @@ def plain_text(sql: str, facts: ServerFacts, ansi_quotes: bool = False) -> str:
             piece = " " * len(piece)
         elif match["comment"] or (match["closes"] and depth):
             depth -= bool(match["closes"])
+            is_open = piece.startswith("/*") and not _CLOSED.match(piece)
             piece = " " * len(piece)
         elif match["double"] and ansi_quotes and "`" not in piece:
             piece = f"`{piece[1:-1].replace(chr(34) * 2, chr(34))}`".ljust(len(piece))
         pieces.append(piece)
-    return "".join(pieces) + sql[done:]
+    return "".join(pieces) + sql[done:], is_open or depth > 0
 
 
 def first_words(sql: str) -> tuple[str, str]:
