@@ -301,6 +301,8 @@ class _Reader:
         if self.accept("+"):
             return self.sign()
         if self.accept("!"):
+            if self.next.word == "!" and self.next.start == at + 1:
+                self.fail("MySQL takes !! for one NOT, MariaDB for two; write NOT instead", at)
             return Node("not", at, args=(self.sign(),))
         if self.accept("~"):
             return Node("~", at, args=(self.sign(),))

@@ -55,7 +55,7 @@ def true_rows(text: str) -> list[bool]:
         ("hour(ti) = 1 AND sign(id)", [False, False, True]),
         ("name BETWEEN 0 AND 'x'", [True, False, True]),  # texts beside a number are numbers
         ("ceil(99999999.99 + price * 0) = 100000000", [True, True, False]),
-        ("~~id = 1", [True, False, False]),
+        ("~~id = 1 AND ! !id", [True, False, False]),
         ("(id = 7 OR id IS NULL) OR id = 2", [False, True, False]),
     ],
 )
@@ -99,6 +99,7 @@ def test_only_wanted_rows() -> None:
         ("x < 1e400", "the number is too large", 5),
         ("id <> -1" + "0" * 5000, "the number is too large", 8),
         ("raw = x'4'", "x'…' needs an even number of digits", 7),
+        ("x = !!id", "MySQL takes !! for one NOT, MariaDB for two; write NOT", 5),
         ("x = . 5", "'.' is unexpected", 5),
         ("id = 1 ~ 2", "'~' does not fit here", 8),
     ],
