@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import reduce
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -192,7 +193,7 @@ class _Fitting:
             return bitwise(kind, *args)
         if kind in _JOINS:
             kernel = _JOINS[kind]
-            return joined(ValueForm.BOOL, lambda a, b: kernel(a, b), *map(as_truth, args))
+            return joined(ValueForm.BOOL, lambda *d: reduce(kernel, d), *map(as_truth, args))
         if kind == "call":
             return BUILDERS[node.value](args)
         return self._other(node, args)

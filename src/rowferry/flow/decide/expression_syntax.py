@@ -6,9 +6,10 @@ Precedence is MySQL's. What is not known here is refused with its place; nothing
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from math import isinf
 from typing import Any, Final, NoReturn, TypeAlias
 
 from rowferry.errors import BadEventFilter, BadStatement
@@ -94,6 +95,9 @@ _RESERVED: Final = frozenset(
     "AND OR XOR NOT IN IS LIKE REGEXP RLIKE BETWEEN CASE WHEN THEN ELSE DIV MOD NULL TRUE "
     "FALSE BINARY COLLATE INTERVAL EXISTS SELECT FROM WHERE".split()
 )
+# Both are far from where Python's stack ends, so that a task does not refuse what was accepted.
+_MOST_NESTED, _DEEPEST, _TOO_DEEP = 50, 100, "the expression is nested too deeply"
+_MOST_WRITTEN: Final = 1000  # digits of a whole number: Python refuses to read some thousands
 _ESCAPES: Final = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a"}
 
 
@@ -126,9 +130,28 @@ def parse_expression(text: str) -> Node:
     except BadStatement as err:
         raise BadEventFilter(f"the expression cannot be read: {err.words}") from None
     try:
-        return _Reader(text, tokens).whole()
+        node = _Reader(text, tokens).whole()
     except RecursionError:
-        raise BadEventFilter("the expression is nested too deeply") from None
+        raise BadEventFilter(_TOO_DEEP) from None
+    if _is_deep(node):
+        raise BadEventFilter(_TOO_DEEP)
+    return node
+
+
+def _is_deep(node: Node) -> bool:
+    level = [node]
+    for _ in range(_DEEPEST):
+        level = list({id(arg): arg for one in level for arg in one.args}.values())
+    return bool(level)
+
+
+def _single(tokens: Iterable[SqlToken]) -> Iterator[SqlToken]:
+    """Yield the tokens with `~~`, which another dialect has as one operator, in its pieces."""
+    for token in tokens:
+        if set(token.word) == {"~"}:
+            yield from (SqlToken(token.kind, "~", i, i + 1) for i in range(token.start, token.end))
+        else:
+            yield token
 
 
 def refuse(why: str, at: int, text: str, kind: type[BadEventFilter] = BadEventFilter) -> NoReturn:
@@ -141,8 +164,9 @@ class _Reader:
 
     def __init__(self, text: str, tokens: list[SqlToken]) -> None:
         self.text = text
-        self.tokens = [*tokens, SqlToken(END, "", len(text), len(text))]
+        self.tokens = [*_single(tokens), SqlToken(END, "", len(text), len(text))]
         self.place = 0
+        self.nested = 0
 
     @property
     def next(self) -> SqlToken:
@@ -176,14 +200,22 @@ class _Reader:
     # --- operators -------------------------------------------------------------------------------
 
     def expression(self) -> Node:
-        return self.joined(_LOGIC, self.negation)
+        self.nested += 1
+        if self.nested > _MOST_NESTED:
+            raise BadEventFilter(_TOO_DEEP)
+        node = self.joined(_LOGIC, self.negation)
+        self.nested -= 1
+        return node
 
     def joined(self, operators: _Operators, inner: Callable[[], Node], loosest: int = 0) -> Node:
         """Read what these operators join, of which those of a higher level bind closer."""
         left = inner()
         while binding := self.operator(operators, loosest):
             level, kind = binding
-            left = Node(kind, left.at, args=(left, self.joined(operators, inner, level + 1)))
+            right = self.joined(operators, inner, level + 1)
+            # Long rows of OR or AND are one node, however many there are.
+            whole = left.args if kind == left.kind in ("or", "and") else (left,)
+            left = Node(kind, left.at, args=(*whole, right))
         return left
 
     def operator(self, operators: _Operators, loosest: int) -> tuple[int, str] | None:
@@ -269,6 +301,8 @@ class _Reader:
         if self.accept("+"):
             return self.sign()
         if self.accept("!"):
+            if self.next.word == "!" and self.next.start == at + 1:
+                self.fail("MySQL takes !! for one NOT, MariaDB for two; write NOT instead", at)
             return Node("not", at, args=(self.sign(),))
         if self.accept("~"):
             return Node("~", at, args=(self.sign(),))
@@ -294,7 +328,8 @@ class _Reader:
             return self.column()
         if token.word == "(":
             return self.parenthesised()
-        if token.word == "." and self.tokens[self.place + 1].kind == NUMBER:
+        following = self.tokens[min(self.place + 1, len(self.tokens) - 1)]
+        if token.word == "." and following.kind == NUMBER and following.start == token.end:
             self.place += 1
             return self.number("0.", token.start)
         if token.kind != WORD:
@@ -305,7 +340,6 @@ class _Reader:
             return Node("literal", token.start, word == "TRUE")
         if self.accept("CASE"):
             return self.case(token.start)
-        following = self.tokens[self.place + 1]
         if token.word in ("DATE", "TIME", "TIMESTAMP") and following.kind == STRING:
             self.place += 1
             kind = {"TIMESTAMP": "datetime"}.get(token.word, token.word.lower())
@@ -414,20 +448,25 @@ class _Reader:
         token = self.next
         self.place += 1
         text, at = lead + token.text, token.start if at is None else at
-        if re.fullmatch(r"\d+", text):
+        if re.fullmatch(r"\d+", text) and len(text) <= _MOST_WRITTEN:
             return Node("literal", at, int(text))
         if re.fullmatch(r"\d*\.\d*", text):
             return Node("literal", at, Decimal(text))
         try:
-            return Node("literal", at, float(text))
+            number = float(text)
         except ValueError:
             self.place -= 1
             self.fail(f"{text!r} is not a number")
+        if isinf(number) or text.isdecimal():
+            self.fail("the number is too large", at)
+        return Node("literal", at, number)
 
     def hexadecimal(self) -> Node:
         token = self.next
         self.place += 1
         base = 16 if token.kind == HEX else 2
+        if base == 16 and len(token.text) % 2 and self.text[token.start] in "xX":
+            self.fail("x'…' needs an even number of digits", token.start)
         try:
             number = int(token.text or "0", base)
         except ValueError:

@@ -55,6 +55,8 @@ def true_rows(text: str) -> list[bool]:
         ("hour(ti) = 1 AND sign(id)", [False, False, True]),
         ("name BETWEEN 0 AND 'x'", [True, False, True]),  # texts beside a number are numbers
         ("ceil(99999999.99 + price * 0) = 100000000", [True, True, False]),
+        ("~~id = 1 AND ! !id", [True, False, False]),
+        ("(id = 7 OR id IS NULL) OR id = 2", [False, True, False]),
     ],
 )
 def test_true_rows(text: str, expected: list[bool]) -> None:
@@ -94,6 +96,12 @@ def test_only_wanted_rows() -> None:
         ("left(name) = 'a'", "left() takes 2 arguments, not 1", 1),
         ("name LIKE 'a' ESCAPE 'ab'", "ESCAPE needs one character", 22),
         ("select = 1", "'select' is unexpected", 1),
+        ("x < 1e400", "the number is too large", 5),
+        ("id <> -1" + "0" * 5000, "the number is too large", 8),
+        ("raw = x'4'", "x'…' needs an even number of digits", 7),
+        ("x = !!id", "MySQL takes !! for one NOT, MariaDB for two; write NOT", 5),
+        ("x = . 5", "'.' is unexpected", 5),
+        ("id = 1 ~ 2", "'~' does not fit here", 8),
     ],
 )
 def test_refused_as_written(text: str, words: str, at: int) -> None:
@@ -154,6 +162,35 @@ def test_refused_as_a_whole() -> None:
         Expression("big * big > 0", "key").fit(TABLE)
     with pytest.raises(BadEventFilter, match="nested too deeply"):
         Expression("(" * 5000 + "1" + ")" * 5000, "key")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " + ".join(["id"] * 500) + " > 0",
+        "NOT " * 500 + "id",
+        "- " * 500 + "id = 1",
+        "id " + "BETWEEN 0 AND 1 " * 500,
+        "coalesce(" * 75 + "id" + ")" * 75,
+    ],
+)
+def test_nested_too_deeply_to_run(text: str) -> None:
+    with pytest.raises(BadEventFilter, match="nested too deeply"):
+        Expression(text, "key")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (" OR ".join(f"id = {number}" for number in range(2, 3000)), [False, True]),
+        (" AND ".join(f"id <> {number}" for number in range(2, 3000)), [True, False]),
+        (" + ".join(["id"] * 90) + " = 90 OR id = 2", [True, True]),
+        ("(" * 45 + "id = 2" + ")" * 45, [False, True]),
+    ],
+)
+def test_long_expressions(text: str, expected: list[bool]) -> None:
+    rows = ImageColumns(ROWS, pa.array([0, 1]))
+    assert Expression(text, "key").fit(TABLE)(rows).tolist() == expected
 
 
 def test_a_number_that_grows_too_large() -> None:
