@@ -51,8 +51,8 @@ n div 2 = 6
 i div 2 = -3 | i % 3 = -1 | mod(i, 4) = 1 | i / 2 = 2.5 | i / 0 is null
 i / 3 = 1.666666666 | i / 3 = 1.6667 | n / 7 > 0.357 | n / 0.7 = 17.6357143
 -i = 7 | -n > 0 | f = 1.5 | f * 2 = 3
-f + 1 > 1.1
-f = i * i | f / 0 is null | f % 1 = 0.5 | f = '1.5' | f > n | i + n > 6 | i * i > 25 | 3 - i - 1 = -3
+f + 1 > 1.1 | f = i * i
+f / 0 is null | f % 1 = 0.5 | f = '1.5' | f > n | i + n > 6 | i * i > 25 | 3 - i - 1 = -3
 s = 'apple' | s = 'APPLE' | s <> 'apple' | s > 'b' | s >= 'apple' | s like 'a%' | s like 'A____'
 s like '%\\_\\%' | s like 'a!%' escape '!' | s not like '%p%' | s like '' | s regexp '^a'
 s rlike 'P{2}' | s not regexp '[0-9]' | binary s = 'apple' | s collate utf8mb4_bin = 'Apple'
@@ -103,7 +103,9 @@ def fixed() -> list[str]:
 class Maker:
     """Makes expressions at random, all of which the servers take."""
 
-    def __init__(self, dice: random.Random, brackets: str = "({})", columns: str = "i n f e bt") -> None:
+    def __init__(
+        self, dice: random.Random, brackets: str = "({})", columns: str = "i n f e bt"
+    ) -> None:
         """`brackets` go around what an operator joins; `{}` leaves it to what binds closest."""
         self._dice = dice
         self._around = brackets.format
