@@ -51,7 +51,7 @@ n div 2 = 6
 i div 2 = -3 | i % 3 = -1 | mod(i, 4) = 1 | i / 2 = 2.5 | i / 0 is null
 i / 3 = 1.666666666 | i / 3 = 1.6667 | n / 7 > 0.357 | n / 0.7 = 17.6357143
 -i = 7 | -n > 0 | f = 1.5 | f * 2 = 3
-f + 1 > 1.1
+f + 1 > 1.1 | f = i * i
 f / 0 is null | f % 1 = 0.5 | f = '1.5' | f > n | i + n > 6 | i * i > 25 | 3 - i - 1 = -3
 s = 'apple' | s = 'APPLE' | s <> 'apple' | s > 'b' | s >= 'apple' | s like 'a%' | s like 'A____'
 s like '%\\_\\%' | s like 'a!%' escape '!' | s not like '%p%' | s like '' | s regexp '^a'
@@ -103,8 +103,13 @@ def fixed() -> list[str]:
 class Maker:
     """Makes expressions at random, all of which the servers take."""
 
-    def __init__(self, dice: random.Random) -> None:
+    def __init__(
+        self, dice: random.Random, brackets: str = "({})", columns: str = "i n f e bt"
+    ) -> None:
+        """`brackets` go around what an operator joins; `{}` leaves it to what binds closest."""
         self._dice = dice
+        self._around = brackets.format
+        self._numbers = [*columns.split(), "5", "-7", "2.5", "0", "0.1e1"]
 
     def truth(self, depth: int) -> str:
         dice = self._dice
@@ -113,12 +118,12 @@ class Maker:
         kind = dice.choice(["and", "or", "xor", "not", "is", "if"])
         one = self.truth(depth - 1)
         if kind == "not":
-            return f"not ({one})"
+            return f"not {self._around(one)}"
         if kind == "is":
             return f"({one}) is {dice.choice(['', 'not '])}{dice.choice(['true', 'false', 'null'])}"
         if kind == "if":
             return f"if({one}, {self.truth(depth - 1)}, {self.truth(depth - 1)})"
-        return f"({one}) {kind} ({self.truth(depth - 1)})"
+        return f"{self._around(one)} {kind} {self._around(self.truth(depth - 1))}"
 
     def _test(self, depth: int) -> str:
         dice = self._dice
@@ -136,7 +141,7 @@ class Maker:
     def _number(self, depth: int) -> str:
         dice = self._dice
         if depth <= 0 or dice.random() < 0.4:
-            return dice.choice(["i", "n", "f", "e", "bt", "5", "-7", "2.5", "0", "0.1e1"])
+            return dice.choice(self._numbers)
         kind = dice.choice(["+", "-", "*", "/", "div", "%", "abs", "floor", "ifnull", "length"])
         one = self._number(depth - 1)
         if kind == "length":
@@ -145,7 +150,7 @@ class Maker:
             return f"{kind}({one})"
         if kind == "ifnull":
             return f"ifnull({one}, {self._number(depth - 1)})"
-        return f"({one} {kind} {self._number(depth - 1)})"
+        return self._around(f"{one} {kind} {self._number(depth - 1)}")
 
     def _text(self, depth: int) -> str:
         dice = self._dice
@@ -195,8 +200,9 @@ def test_same_as_the_server(source_server: Server) -> None:
     )
     schema = parse_create(CREATE, "expressions")
     rows = images(server, schema)
-    made = Maker(random.Random(20240229))
-    texts = [*fixed(), *(made.truth(3) for _ in range(150))]
+    dice = random.Random(20240229)
+    makers = Maker(dice), Maker(dice, "{}", "i n f")
+    texts = [*fixed(), *(maker.truth(3) for maker in makers for _ in range(150))]
     wrong = []
     listed = ", ".join(f"coalesce(({text}) = 1, 0)" for text in texts)
     answers = np.array(server.execute(f"SELECT {listed} FROM expressions.t ORDER BY id"))

@@ -140,7 +140,7 @@ def parse_expression(text: str) -> Node:
 
 def _is_deep(node: Node) -> bool:
     level = [node]
-    for _ in range(_DEEPEST):
+    for _ in range(_DEEPEST + 1):
         level = list({id(arg): arg for one in level for arg in one.args}.values())
     return bool(level)
 
@@ -166,7 +166,7 @@ class _Reader:
         self.text = text
         self.tokens = [*_single(tokens), SqlToken(END, "", len(text), len(text))]
         self.place = 0
-        self.nested = 0
+        self.nested = -1  # the whole is in nothing
 
     @property
     def next(self) -> SqlToken:

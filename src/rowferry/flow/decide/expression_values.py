@@ -207,7 +207,7 @@ def _to_double(data: Datum) -> Datum:
     if pa.types.is_decimal(data.type):
         # By its digits: the library's own way gives 0.30000000000000004 for 0.3.
         data = pc.cast(data, pa.large_utf8())
-    return pc.cast(data, pa.float64())
+    return pc.cast(data, pa.float64(), safe=False)  # the nearest one, of numbers beyond 2**53
 
 
 def as_decimal(value: Value) -> Value:

@@ -55,6 +55,7 @@ def true_rows(text: str) -> list[bool]:
         ("hour(ti) = 1 AND sign(id)", [False, False, True]),
         ("name BETWEEN 0 AND 'x'", [True, False, True]),  # texts beside a number are numbers
         ("ceil(99999999.99 + price * 0) = 100000000", [True, True, False]),
+        ("id > 1e15 AND x IS NULL", [False, False, True]),  # more digits than a DOUBLE has
         ("~~id = 1 AND ! !id", [True, False, False]),
         ("(id = 7 OR id IS NULL) OR id = 2", [False, True, False]),
     ],

@@ -13,6 +13,7 @@ from decide_kit import decisions, made
 from page_examples import ROOT, all_blocks, table_rows
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.table import TableId
+from rowferry.errors import BadEventFilter
 from rowferry.flow.decide.event_filter import EVENTS
 from rowferry.flow.decide.expression import Expression
 from rowferry.flow.decide.expression_syntax import FUNCTIONS
@@ -42,6 +43,23 @@ def test_lists_are_whole() -> None:
     assert listed and set(re.findall(r"`(\w+)`", listed[1])) == set(FUNCTIONS)
     events = re.search(r"`ignore-event` lists(.*?)\n- `ignore-sql`", PAGE, re.DOTALL)
     assert events and set(re.findall(r"`([^`]+)`", events[1])) == set(EVENTS)
+
+
+def test_how_deep() -> None:
+    found = re.search(
+        r"at most (\d+) parentheses or calls .*?, and at most (\d+) op", PAGE, re.DOTALL
+    )
+    assert found
+    nested, operators = map(int, found.groups())
+    for most, made_of in (
+        (nested, lambda n: "(" * n + "n" + ")" * n),
+        (nested, lambda n: "abs(" * n + "n" + ")" * n),
+        (operators, lambda n: "n" + " + n" * n),
+        (operators, lambda n: "NOT " * n + "n"),
+    ):
+        Expression(made_of(most), "key").fit(TABLE)
+        with pytest.raises(BadEventFilter, match="too deeply"):
+            Expression(made_of(most + 1), "key")
 
 
 def test_names(tmp_path: Path) -> None:
