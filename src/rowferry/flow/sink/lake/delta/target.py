@@ -6,10 +6,11 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from uuid import NAMESPACE_URL, uuid5
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from rowferry.change.chunk import SchemaChange
@@ -53,11 +54,15 @@ from rowferry.flow.sink.lake.key_run import GONE
 from rowferry.flow.sink.lake.layout import table_at
 from rowferry.flow.sink.lake.layouts import require_columns
 from rowferry.flow.sink.lake.runs import RunStore, TouchedKeys
+from rowferry.flow.sink.lake.shared_cache import SharedCache
 from rowferry.flow.sink.lake.stored_columns import Evolution, StoredColumns, evolve
 from rowferry.flow.sink.storage.files import Files
 from rowferry.moment import moment
 
 _TRIES: Final = 50
+_Vector: TypeAlias = tuple[Action, npt.NDArray[np.integer[Any]]]
+_VECTORS: Final = SharedCache[_Vector](256 << 20)  # what live files need, as far as it fits
+_ABOUT: Final = 1024  # bytes of a descriptor and its place, at most
 _TIGHT: Final = re.compile(r'"tightBounds"\s*:\s*true')  # no column of ours holds truth values
 
 
@@ -72,7 +77,7 @@ class DeltaTarget:
         self._log = DeltaLog(files, directory)
         self._runs = RunStore(files, directory, self._held)
         self._state: TableState | None = None
-        self._vectors: dict[str, tuple[Any, RowNumbers]] = {}
+        self._vectors = _VECTORS.part()
         self._key: tuple[str, ...] = ()
 
     # --- what is there ---------------------------------------------------------------------------
@@ -86,6 +91,7 @@ class DeltaTarget:
         """Return the table as it is now."""
         known, self._state = self._state, None  # not kept if reading fails half-way
         self._state = self._log.read() if known is None else self._log.refreshed(known)
+        self._vectors.keep(self._state.files)
         return self._state
 
     def exists(self) -> bool:
@@ -295,7 +301,7 @@ class DeltaTarget:
             if stats := add.get("stats"):
                 add = {**add, "stats": _wide(stats)}
             adds[path] = {**add, "deletionVector": descriptor}
-            self._vectors[path] = (descriptor, gone[path])
+            self._keep_vector(path, descriptor, gone[path])
 
     def rows_gone(self, file: LiveFile) -> RowNumbers:
         """Return the rows of a data file that its deletion vector takes away."""
@@ -304,7 +310,7 @@ class DeltaTarget:
             return np.zeros(0, np.int64)
         known = self._vectors.get(file.path)
         if known is not None and known[0] == descriptor:
-            return known[1]
+            return known[1].astype(np.int64)
         name = vector_path(descriptor)
         if name is None:
             raise TargetUnfit(
@@ -317,8 +323,12 @@ class DeltaTarget:
         if stored is None:
             raise TargetLost(f"{self._log.shown}/{name} is gone, a deletion vector; {RESTORE}")
         rows = vector_in(stored.data, descriptor, self._log.shown)
-        self._vectors[file.path] = (descriptor, rows)
+        self._keep_vector(file.path, descriptor, rows)
         return rows
+
+    def _keep_vector(self, path: str, descriptor: Action, rows: RowNumbers) -> None:
+        held = rows.astype(np.uint32) if not len(rows) or rows[-1] < GONE else rows
+        self._vectors.put(path, (descriptor, held), held.nbytes + _ABOUT)
 
     def commit_schema(
         self,
