@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from hashlib import blake2b
 from typing import Any, Final, TypeAlias
 from uuid import NAMESPACE_URL, uuid5
@@ -251,35 +251,15 @@ class DeltaTarget:
         touched = TouchedKeys([self._runs.run(f.path, key) for f in with_runs])
         gone = {f.path: d for f, d in zip(with_runs, touched.dead, strict=True) if len(d)}
         removals: list[Action] = []
-        for file, rows in self._old_rows(touched, old, key):
+        # The newest first: most changes are of what changed lately.
+        for file, rows in self._runs.old_rows(key, touched.keys, reversed(old), self.rows_gone):
             removals.append(file.removal(note.at_ms))
-            gone[file.path] = rows
+            gone[file.path] = np.union1d(self.rows_gone(file), rows)
             adds[file.path] = {**file.add, "dataChange": True}
         for path in [p for p, d in gone.items() if _records(adds[p]) == len(d)]:
             del adds[path], gone[path]  # all of its rows were replaced at once
         self._put_vectors(note, adds, gone)
         return removals + [{"add": add} for add in adds.values()]
-
-    def _old_rows(
-        self, touched: TouchedKeys, old: Sequence[LiveFile], key: tuple[str, ...]
-    ) -> Iterable[tuple[LiveFile, RowNumbers]]:
-        """Yield the files that hold rows of the touched keys, with all rows gone from them."""
-        left = touched.keys
-        for file in reversed(old):  # the newest first: most changes are of what changed lately
-            if not len(left):
-                return
-            run = self._runs.run(file.path, key)
-            places, rows = run.look_up(left)
-            there = rows != GONE
-            places, rows = places[there], rows[there].astype(np.int64)
-            before = self.rows_gone(file)
-            alive = ~np.isin(rows, before, assume_unique=True)
-            if not alive.any():
-                continue
-            yield file, np.union1d(before, rows[alive])
-            rest = np.ones(len(left), np.bool_)
-            rest[places[alive]] = False
-            left = left.take(np.flatnonzero(rest))
 
     def _put_vectors(
         self, note: CommitNote, adds: dict[str, Action], gone: dict[str, RowNumbers]
