@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias, TypeVar
 
@@ -22,7 +23,8 @@ from rowferry.flow.sink.storage.local_files import LocalFiles
 from rowferry.moment import moment
 
 OWN: Final = "_rowferry"  # a name that begins so is no data to readers, nor to their clean-up
-_KEPT_BYTES: Final = 512 << 20
+_RUNS: Final = SharedCache[KeyRun](1 << 30)  # on the disk of this machine
+_MAPPING: Final = 32 << 10  # what a run counts for that is mapped where it lies
 _FILTERS: Final = SharedCache[KeyFilter](256 << 20)
 _ABOUT: Final = 512  # bytes of a filter beside its words
 _LOOK_COSTS: Final = 16  # to look one key up costs as much as to put so many into a filter
@@ -61,7 +63,10 @@ def run_of(names: Sequence[str], rows: pa.Table) -> KeyRun:
 
 
 class RunStore:
-    """Runs by data file; those of a directory are mapped, others are held as far as they fit."""
+    """Runs by data file, mapped: those of a directory where they lie, copies of others.
+
+    All tables of a process share the room for copies, which is on the local disk.
+    """
 
     def __init__(self, files: Files, directory: str, held: Held = lambda _: {}) -> None:
         """Begin with the runs of a directory.
@@ -71,8 +76,7 @@ class RunStore:
         self._files = files
         self._held_by = held
         self._directory = directory
-        self._held: OrderedDict[str, KeyRun] = OrderedDict()
-        self._sizes: dict[str, int] = {}
+        self._held = _RUNS.part()
         self._filters = _FILTERS.part()
         self._looked: dict[str, int] = {}  # keys, while a run has no filter
 
@@ -96,13 +100,9 @@ class RunStore:
         """
         known = self._held.get(data_path)
         if known is not None and known.names == names:
-            self._held.move_to_end(data_path)
             return known
         run = self._stored(data_path)
-        if run is None or run.names != names:
-            run = self._made_anew(data_path, names)
-        self._hold(data_path, run)
-        return run
+        return run if run is not None and run.names == names else self._made_anew(data_path, names)
 
     def look_up(
         self, data_path: str, names: tuple[str, ...], wanted: Keys, among: Places
@@ -177,9 +177,8 @@ class RunStore:
     def forget(self, data_paths: Sequence[str]) -> None:
         """Let go of the runs of files that the table has no more; nobody else looks at them."""
         self._filters.forget(data_paths)
+        self._held.forget(data_paths)
         for path in data_paths:
-            self._held.pop(path, None)
-            self._sizes.pop(path, None)
             self._looked.pop(path, None)
             moment("delete key run")
             self._files.delete(self.run_path(path))
@@ -187,15 +186,29 @@ class RunStore:
     def _stored(self, data_path: str) -> KeyRun | None:
         moment("read key run")
         path = self.run_path(data_path)
-        if isinstance(self._files, LocalFiles):
-            if not self._files.exists(path):
-                return None
-            try:
-                return KeyRun.read(np.memmap(self._files.shown(path), np.uint8, "r"))
-            except (OSError, ValueError):
-                return None  # an empty one, or it went away just now: it is made anew
-        stored = self._files.get(path)
-        return KeyRun.read(np.frombuffer(stored.data, np.uint8)) if stored else None
+        if not isinstance(self._files, LocalFiles):
+            stored = self._files.get(path)
+            return self._fetched(data_path, stored.data) if stored else None
+        if not self._files.exists(path):
+            return None
+        try:
+            data = _mapped(self._files.shown(path))
+        except (OSError, ValueError):
+            return None  # an empty one, or it went away just now: it is made anew
+        return self._hold(data_path, data, _MAPPING)
+
+    def _fetched(self, data_path: str, content: bytes) -> KeyRun | None:
+        try:
+            data = _on_disk(content)
+        except OSError:  # no room: it is fetched again next time
+            return KeyRun.read(np.frombuffer(content, np.uint8))
+        return self._hold(data_path, data, len(content))
+
+    def _hold(self, data_path: str, data: npt.NDArray[np.uint8], size: int) -> KeyRun | None:
+        run = KeyRun.read(data)
+        if run is not None:
+            self._held.put(data_path, run, size)
+        return run
 
     def _made_anew(self, data_path: str, names: tuple[str, ...]) -> KeyRun:
         moment("read data file for its keys")
@@ -210,16 +223,28 @@ class RunStore:
                 f"{self._files.shown(path)} is no data file with the key's columns; {RESTORE}"
             ) from None
         moment("put key run")
-        self._files.overwrite(self.run_path(data_path), run.content())
-        return run
+        content = run.content()
+        self._files.overwrite(self.run_path(data_path), content)
+        if isinstance(self._files, LocalFiles):
+            return self._stored(data_path) or run
+        return self._fetched(data_path, content) or run
 
-    def _hold(self, data_path: str, run: KeyRun) -> None:
-        self._held[data_path] = run
-        if not isinstance(self._files, LocalFiles):
-            self._sizes[data_path] = 16 * len(run.keys)
-            while sum(self._sizes.values()) > _KEPT_BYTES and len(self._held) > 1:
-                oldest, _ = self._held.popitem(last=False)
-                self._sizes.pop(oldest, None)
+
+def _mapped(path: str) -> npt.NDArray[np.uint8]:
+    """Map a file; the mapping needs no handle, as there may be very many."""
+    with pa.memory_map(path) as file:
+        return np.frombuffer(file.read_buffer(), np.uint8)
+
+
+def _on_disk(content: bytes) -> npt.NDArray[np.uint8]:
+    """Map a copy in the directory for temporary files, which has no name and goes with its use."""
+    handle, path = tempfile.mkstemp(prefix="rowferry-", suffix=".run")
+    try:
+        with open(handle, "wb") as file:
+            file.write(content)
+        return _mapped(path)
+    finally:
+        os.unlink(path)
 
 
 def _are_in(rows: RowNumbers, ascending: RowNumbers) -> npt.NDArray[np.bool_]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import io
+import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +27,7 @@ from rowferry.flow.sink.lake.key_run import GONE, KeyRun
 from rowferry.flow.sink.lake.keys import Keys, keys_of
 from rowferry.flow.sink.lake.runs import RunStore, TouchedKeys
 from rowferry.flow.sink.lake.shared_cache import SharedCache
+from rowferry.flow.sink.storage.files import Files, Stored
 from rowferry.flow.sink.storage.local_files import LocalFiles
 from rowferry.moment import watched
 
@@ -188,9 +193,86 @@ def test_a_run_whose_filter_lets_no_key_pass_is_not_read(tmp_path: Path) -> None
     told: list[str] = []
     with watched(told.append):
         for place in range(20):
-            store._held.clear()
+            store._held.keep(())
             assert not len(store.look_up("a", ("k",), other, np.array([place]))[0])
     assert told.count("read key run") < 5
+
+
+class Bucket:
+    """As much of an object store as runs need."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.reads = 0
+
+    def get(self, path: str) -> Stored | None:
+        self.reads += 1
+        return Stored(self.objects[path], "") if path in self.objects else None
+
+    def overwrite(self, path: str, data: bytes) -> None:
+        self.objects[path] = data
+
+    def delete(self, path: str) -> None:
+        self.objects.pop(path, None)
+
+    def shown(self, path: str) -> str:
+        return path
+
+
+def in_bucket(bucket: Bucket, table: str, files: int) -> Keys:
+    """Put the runs of data files with these keys, of texts that are long."""
+    keys = keys_of([pa.array([f"{n:0200d}" for n in range(200)])])
+    for n in range(files):
+        run = KeyRun.make(["k"], keys, np.arange(200, dtype=np.uint32))
+        bucket.overwrite(runs.run_path(table, str(n)), run.content())
+    return keys.take(np.argsort(keys.codes, kind="stable"))
+
+
+def test_copies_of_runs_share_one_bound_and_have_no_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    kept = SharedCache[KeyRun](250_000)
+    monkeypatch.setattr(runs, "_RUNS", kept)
+    bucket, every = Bucket(), np.arange(200)
+    stores = [RunStore(cast("Files", bucket), name) for name in "ab"]
+    wanted = [in_bucket(bucket, name, 4) for name in "ab"]
+    one = len(bucket.objects[runs.run_path("a", "0")])
+    assert one > 200 * 200
+    for number in [*range(4), 3, 3]:
+        for store, keys in zip(stores, wanted, strict=True):
+            assert len(store.look_up(str(number), ("k",), keys, every)[0]) == 200
+            assert kept.bytes <= 250_000 and kept.bytes % one == 0
+    assert kept.bytes == 250_000 // one * one and bucket.reads == 8
+    assert not list(tmp_path.iterdir())
+    stores[0].forget(["3"])
+    assert stores[0]._held.get("3") is None and stores[1]._held.get("3") is not None
+    del store, stores
+    gc.collect()
+    assert kept.bytes == 0
+
+
+def test_a_run_for_which_the_disk_has_no_room_is_read_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    bucket = Bucket()
+    store, keys = RunStore(cast("Files", bucket), "a"), in_bucket(bucket, "a", 1)
+    for _ in range(2):
+        assert len(store.look_up("0", ("k",), keys, np.arange(200))[0]) == 200
+    assert bucket.reads == 2
+
+
+def test_runs_in_a_directory_need_no_handles(tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path)
+    files.prepare()
+    store, keys = RunStore(files, "t"), keys_of([pa.array(range(10))])
+    for n in range(30):
+        files.overwrite(runs.run_path("t", str(n)), run_of(keys).content())
+    before = set(os.listdir("/proc/self/fd"))
+    held = [store.run(str(n), ("k",)) for n in range(30)]
+    assert len(held) == 30 and len(set(os.listdir("/proc/self/fd")) - before) < 10
+    assert store.run("7", ("k",)) is held[7]
 
 
 def test_what_is_no_run_is_not_read() -> None:
