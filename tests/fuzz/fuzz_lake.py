@@ -155,7 +155,7 @@ def delta_log(name: str) -> Callable[[bytes], Any]:
         log = DeltaLog(LocalFiles(root), "t")
         state = log.read()
         columns = state.columns.physical if state.exists and state.columns else None
-        said = len(log.commit_info(0)), log.commits_of("f", {3}), len(list(state.actions(5)))
+        said = len(log.commit_info(0)), log.commits_of("f", {3}), len(list(state.actions()))
         vectors = [f.vector for f in state.files.values() if f.vector]
         vectors += [r["deletionVector"] for r in state.removed.values() if r.get("deletionVector")]
         files = [(f.path, f.size, f.records, f.deleted) for f in state.files.values()]

@@ -85,32 +85,38 @@ class KeyRun:
             texts = pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, [None, ends, body])
         return cls(names, Keys(codes, texts), rows)
 
-    def look_up(self, wanted: Keys) -> tuple[Places, npt.NDArray[np.uint32]]:
+    def look_up(
+        self, wanted: Keys, among: Places | None = None
+    ) -> tuple[Places, npt.NDArray[np.uint32]]:
         """Return which of the wanted keys are here, and their rows; `wanted` is sorted by code.
 
-        Each hit is compared with the real key.
+        Each hit is compared with the real key. Of the wanted keys those at the places `among`,
+        which ascend, are looked up; None: all.
         """
         codes = self.keys.codes
-        if not len(codes) or not len(wanted):
+        if among is None:
+            among = np.arange(len(wanted), dtype=np.int64)
+        if not len(codes) or not len(among):
             return np.zeros(0, np.int64), np.zeros(0, np.uint32)
         if (self.keys.texts is None) != (wanted.texts is None):
             run = KeyRun.make(self.names, self.keys.spelled(), self.rows)
-            others = wanted.spelled()
+            others = wanted.take(among).spelled()
             order = np.argsort(others.codes, kind="stable")
             places, rows = run.look_up(others.take(order))
-            return order[places], rows
+            return among[order[places]], rows
         # Only those between the least and the most that are here can be.
-        first = int(np.searchsorted(wanted.codes, codes[0], "left"))
-        last = int(np.searchsorted(wanted.codes, codes[-1], "right"))
-        needles: Codes = wanted.codes[first:last]
+        needles: Codes = wanted.codes[among]
+        first = int(np.searchsorted(needles, codes[0], "left"))
+        last = int(np.searchsorted(needles, codes[-1], "right"))
+        needles, among = needles[first:last], among[first:last]
         left = np.searchsorted(codes, needles, "left")
         left = np.minimum(left, len(codes) - 1)
         hit = np.flatnonzero(codes[left] == needles)
         if self.keys.texts is None or wanted.texts is None:
-            return hit + first, np.asarray(self.rows[left[hit]])
+            return among[hit], np.asarray(self.rows[left[hit]])
         begin = left[hit]
         count = np.searchsorted(codes, needles[hit], "right") - begin
-        which = np.repeat(hit + first, count)
+        which = np.repeat(among[hit], count)
         within = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
         place = np.repeat(begin, count) + within
         same = pc.equal(self.keys.texts.take(pa.array(place)), wanted.texts.take(pa.array(which)))

@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeAlias
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from rowferry.errors import SinkDamaged, TargetLost
 from rowferry.flow.sink.contract import RESTORE
 from rowferry.flow.sink.lake.data_file import read_parquet, with_constants
+from rowferry.flow.sink.lake.key_filter import KeyFilter
 from rowferry.flow.sink.lake.key_run import GONE, KeyRun
 from rowferry.flow.sink.lake.keys import Keys, Places, joined, keys_of
+from rowferry.flow.sink.lake.shared_cache import SharedCache
 from rowferry.flow.sink.storage.files import Files
 from rowferry.flow.sink.storage.local_files import LocalFiles
 from rowferry.moment import moment
 
 OWN: Final = "_rowferry"  # a name that begins so is no data to readers, nor to their clean-up
-_KEPT_BYTES: Final = 512 << 20
+_RUNS: Final = SharedCache[KeyRun](1 << 30)  # on the disk of this machine
+_MAPPING: Final = 32 << 10  # what a run counts for that is mapped where it lies
+_FILTERS: Final = SharedCache[KeyFilter](256 << 20)
+_ABOUT: Final = 512  # bytes of a filter beside its words
+_LOOK_COSTS: Final = 16  # to look one key up costs as much as to put so many into a filter
+RowNumbers: TypeAlias = npt.NDArray[np.int64]
 Held: TypeAlias = Callable[[str], Mapping[str, pa.Scalar]]
+
+
+class DataFile(Protocol):
+    """A data file of a table."""
+
+    @property
+    def path(self) -> str:
+        """What its run is known by."""
+
+
+F = TypeVar("F", bound=DataFile)
 
 
 def run_path(directory: str, data_path: str) -> str:
@@ -43,7 +63,10 @@ def run_of(names: Sequence[str], rows: pa.Table) -> KeyRun:
 
 
 class RunStore:
-    """Runs by data file; those of a directory are mapped, others are held as far as they fit."""
+    """Runs by data file, mapped: those of a directory where they lie, copies of others.
+
+    All tables of a process share the room for copies, which is on the local disk.
+    """
 
     def __init__(self, files: Files, directory: str, held: Held = lambda _: {}) -> None:
         """Begin with the runs of a directory.
@@ -53,8 +76,9 @@ class RunStore:
         self._files = files
         self._held_by = held
         self._directory = directory
-        self._held: OrderedDict[str, KeyRun] = OrderedDict()
-        self._sizes: dict[str, int] = {}
+        self._held = _RUNS.part()
+        self._filters = _FILTERS.part()
+        self._looked: dict[str, int] = {}  # keys, while a run has no filter
 
     def run_path(self, data_path: str) -> str:
         """Return where the run of a data file is."""
@@ -76,34 +100,115 @@ class RunStore:
         """
         known = self._held.get(data_path)
         if known is not None and known.names == names:
-            self._held.move_to_end(data_path)
             return known
         run = self._stored(data_path)
-        if run is None or run.names != names:
-            run = self._made_anew(data_path, names)
-        self._hold(data_path, run)
-        return run
+        return run if run is not None and run.names == names else self._made_anew(data_path, names)
+
+    def look_up(
+        self, data_path: str, names: tuple[str, ...], wanted: Keys, among: Places
+    ) -> tuple[Places, npt.NDArray[np.uint32]]:
+        """Return which of the wanted keys are in a data file, and their rows.
+
+        As the file's run tells it, which is not looked at where its filter lets no key pass.
+
+        Args:
+            data_path: of the file.
+            names: those of the key's columns.
+            wanted: sorted by code.
+            among: the places of those that are looked up, ascending.
+        """
+        known = self._filters.get(data_path)
+        if known is not None and known.knows(names, wanted):
+            among = known.passed(wanted.codes, among)
+            if not len(among):
+                return among, np.zeros(0, np.uint32)
+        run = self.run(data_path, names)
+        if known is None:
+            self._count_look(data_path, run, len(among))
+        return run.look_up(wanted, among)
+
+    def _count_look(self, data_path: str, run: KeyRun, keys: int) -> None:
+        """Make the filter of a run, once as many keys were looked up as it costs to make it.
+
+        At once where runs are fetched: it costs less than to fetch one again.
+        """
+        looked = self._looked.get(data_path, 0) + keys
+        self._looked[data_path] = looked
+        if isinstance(self._files, LocalFiles) and looked * _LOOK_COSTS < len(run.keys):
+            return
+        self._looked[data_path] = 0
+        made = KeyFilter.of(run.names, run.keys)
+        self._filters.put(data_path, made, made.words.nbytes + _ABOUT)
+
+    def old_rows(
+        self,
+        names: tuple[str, ...],
+        keys: Keys,
+        files: Iterable[F],
+        gone: Callable[[F], RowNumbers],
+    ) -> Iterator[tuple[F, RowNumbers]]:
+        """Yield the files that hold rows of keys, and these rows, ascending.
+
+        Rows that are gone do not count; a key has one row that does.
+
+        Args:
+            names: those of the key's columns.
+            keys: sorted by code.
+            files: in the order in which they are looked at.
+            gone: gives the rows of a file that are gone, ascending; asked only where it matters.
+        """
+        left = np.arange(len(keys))
+        for file in files:
+            if not len(left):
+                return
+            places, numbers = self.look_up(file.path, names, keys, left)
+            there = numbers != GONE
+            places, rows = places[there], numbers[there].astype(np.int64)
+            if not len(rows):
+                continue
+            alive = ~_are_in(rows, gone(file))
+            if not alive.any():
+                continue
+            yield file, np.sort(rows[alive])
+            rest = np.ones(len(keys), np.bool_)
+            rest[places[alive]] = False
+            left = left[rest[left]]
 
     def forget(self, data_paths: Sequence[str]) -> None:
         """Let go of the runs of files that the table has no more; nobody else looks at them."""
+        self._filters.forget(data_paths)
+        self._held.forget(data_paths)
         for path in data_paths:
-            self._held.pop(path, None)
-            self._sizes.pop(path, None)
+            self._looked.pop(path, None)
             moment("delete key run")
             self._files.delete(self.run_path(path))
 
     def _stored(self, data_path: str) -> KeyRun | None:
         moment("read key run")
         path = self.run_path(data_path)
-        if isinstance(self._files, LocalFiles):
-            if not self._files.exists(path):
-                return None
-            try:
-                return KeyRun.read(np.memmap(self._files.shown(path), np.uint8, "r"))
-            except (OSError, ValueError):
-                return None  # an empty one, or it went away just now: it is made anew
-        stored = self._files.get(path)
-        return KeyRun.read(np.frombuffer(stored.data, np.uint8)) if stored else None
+        if not isinstance(self._files, LocalFiles):
+            stored = self._files.get(path)
+            return self._fetched(data_path, stored.data) if stored else None
+        if not self._files.exists(path):
+            return None
+        try:
+            data = _mapped(self._files.shown(path))
+        except (OSError, ValueError):
+            return None  # an empty one, or it went away just now: it is made anew
+        return self._hold(data_path, data, _MAPPING)
+
+    def _fetched(self, data_path: str, content: bytes) -> KeyRun | None:
+        try:
+            data = _on_disk(content)
+        except OSError:  # no room: it is fetched again next time
+            return KeyRun.read(np.frombuffer(content, np.uint8))
+        return self._hold(data_path, data, len(content))
+
+    def _hold(self, data_path: str, data: npt.NDArray[np.uint8], size: int) -> KeyRun | None:
+        run = KeyRun.read(data)
+        if run is not None:
+            self._held.put(data_path, run, size)
+        return run
 
     def _made_anew(self, data_path: str, names: tuple[str, ...]) -> KeyRun:
         moment("read data file for its keys")
@@ -118,16 +223,35 @@ class RunStore:
                 f"{self._files.shown(path)} is no data file with the key's columns; {RESTORE}"
             ) from None
         moment("put key run")
-        self._files.overwrite(self.run_path(data_path), run.content())
-        return run
+        content = run.content()
+        self._files.overwrite(self.run_path(data_path), content)
+        if isinstance(self._files, LocalFiles):
+            return self._stored(data_path) or run
+        return self._fetched(data_path, content) or run
 
-    def _hold(self, data_path: str, run: KeyRun) -> None:
-        self._held[data_path] = run
-        if not isinstance(self._files, LocalFiles):
-            self._sizes[data_path] = 16 * len(run.keys)
-            while sum(self._sizes.values()) > _KEPT_BYTES and len(self._held) > 1:
-                oldest, _ = self._held.popitem(last=False)
-                self._sizes.pop(oldest, None)
+
+def _mapped(path: str) -> npt.NDArray[np.uint8]:
+    """Map a file; the mapping needs no handle, as there may be very many."""
+    with pa.memory_map(path) as file:
+        return np.frombuffer(file.read_buffer(), np.uint8)
+
+
+def _on_disk(content: bytes) -> npt.NDArray[np.uint8]:
+    """Map a copy in the directory for temporary files, which has no name and goes with its use."""
+    handle, path = tempfile.mkstemp(prefix="rowferry-", suffix=".run")
+    try:
+        with open(handle, "wb") as file:
+            file.write(content)
+        return _mapped(path)
+    finally:
+        os.unlink(path)
+
+
+def _are_in(rows: RowNumbers, ascending: RowNumbers) -> npt.NDArray[np.bool_]:
+    if not len(ascending):
+        return np.zeros(len(rows), np.bool_)
+    place = np.minimum(np.searchsorted(ascending, rows), len(ascending) - 1)
+    return np.asarray(ascending[place] == rows)
 
 
 class TouchedKeys:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import pyarrow as pa
@@ -81,20 +82,54 @@ _SCHEMA: Final = pa.schema(
         ),
     ]
 )
+REMOVAL: Final = _SCHEMA.field("remove").type
 
 
-def checkpoint_bytes(actions: list[dict[str, Any]]) -> bytes:
-    """Return a checkpoint of these actions, a row for each."""
-    columns = []
-    for kind in _SCHEMA:
-        known = {f.name for f in kind.type}
-        values = [_form(action.get(kind.name), known) for action in actions]
-        columns.append(pa.array(values, kind.type))
+def checkpoint_bytes(
+    actions: Iterable[dict[str, Any]], removed: Iterable[pa.StructArray]
+) -> tuple[bytes, int]:
+    """Return a checkpoint of these actions and removals, a row for each; and how many there are."""
     target = pa.BufferOutputStream()
-    table = pa.Table.from_arrays(columns, schema=_SCHEMA)
-    pq.write_table(table, target, compression="zstd", store_schema=False)
+    rows = list(actions)
+    count = len(rows)
+    with pq.ParquetWriter(target, _SCHEMA, compression="zstd", store_schema=False) as writer:
+        columns = [action_array(kind.name, [r.get(kind.name) for r in rows]) for kind in _SCHEMA]
+        writer.write_table(pa.Table.from_arrays(columns, schema=_SCHEMA))
+        for group in removed:
+            count += len(group)
+            columns = [
+                group if kind.name == "remove" else pa.nulls(len(group), kind.type)
+                for kind in _SCHEMA
+            ]
+            writer.write_table(pa.Table.from_arrays(columns, schema=_SCHEMA))
     content: bytes = target.getvalue().to_pybytes()
-    return content
+    return content, count
+
+
+def action_array(kind: str, actions: Iterable[dict[str, Any] | None]) -> pa.StructArray:
+    """Return actions of one kind as a checkpoint has them."""
+    form = _SCHEMA.field(kind).type
+    known = {f.name for f in form}
+    return pa.array([_form(action, known) for action in actions], form)
+
+
+def plain_action(form: dict[str, Any]) -> dict[str, Any]:
+    """Return an action of a checkpoint as a commit has it: maps as objects, no empty values.
+
+    What others sum up there once more, with dates and decimals as such, no commit can hold.
+    """
+    action_form = {}
+    for key, value in form.items():
+        if value is None or key in ("stats_parsed", "partitionValues_parsed"):
+            continue
+        if key in ("partitionValues", "configuration", "options", "tags"):
+            value = dict(value)
+        elif key == "format":
+            value = {"provider": value["provider"], "options": dict(value.get("options") or [])}
+        elif key == "deletionVector":
+            value = {k: v for k, v in value.items() if v is not None}
+        action_form[key] = value
+    return action_form
 
 
 def _form(value: dict[str, Any] | None, known: set[str]) -> dict[str, Any] | None:

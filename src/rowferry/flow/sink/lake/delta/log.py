@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from rowferry.errors import FileConflict, SinkDamaged, TargetUnfit
 from rowferry.flow.sink.lake.data_file import read_parquet
-from rowferry.flow.sink.lake.delta.checkpoint import checkpoint_bytes
+from rowferry.flow.sink.lake.delta.checkpoint import checkpoint_bytes, plain_action
 from rowferry.flow.sink.lake.delta.partition_values import stored_layout
+from rowferry.flow.sink.lake.delta.tombstones import Tombstones, file_key, named_until
 from rowferry.flow.sink.lake.stored_columns import StoredColumns
 from rowferry.flow.sink.storage.files import Files
 from rowferry.moment import moment
@@ -25,9 +26,7 @@ _COMMIT: Final = re.compile(r"[0-9]{20}\.json")
 ROW_COMMITS: Final = ("MERGE", "WRITE")  # operations by which rows come in, by mode
 _MOST_LOOKS: Final = 2000  # commits that are looked at for one question
 _LAST: Final = "_last_checkpoint"
-# Readers of older versions may need a removed file for a week, and `lake expire`, whose default it
-# is, finds it here for one more.
-_TOMBSTONE_MS: Final = 14 * 86_400_000
+_AT_ONCE: Final = 4096  # actions of a checkpoint that are read together
 # What we know to read and keep; a table that needs more is not touched.
 READER_FEATURES: Final = frozenset({"columnMapping", "deletionVectors", "timestampNtz"})
 WRITER_FEATURES: Final = READER_FEATURES | {"appendOnly", "invariants"}
@@ -93,7 +92,7 @@ class TableState:
     metadata: dict[str, Any] = field(default_factory=dict)
     files: dict[str, LiveFile] = field(default_factory=dict)
     transactions: dict[str, int] = field(default_factory=dict)
-    removed: dict[str, dict[str, Any]] = field(default_factory=dict)
+    removed: Tombstones = field(default_factory=Tombstones)
 
     @property
     def exists(self) -> bool:
@@ -121,13 +120,13 @@ class TableState:
         """
         if add := action.get("add"):
             self.files[_named(add)] = LiveFile({**add, "size": int(add["size"])})
-            self.removed.pop(_key(add), None)
+            self.removed.discard(file_key(add))
         elif remove := action.get("remove"):
             known = self.files.get(_named(remove))
-            if known is not None and _key(known.add) == _key(remove):
+            if known is not None and file_key(known.add) == file_key(remove):
                 del self.files[remove["path"]]
             at_ms = int(remove.get("deletionTimestamp") or 0)
-            self.removed[_key(remove)] = {**remove, "deletionTimestamp": at_ms}
+            self.removed.add({**remove, "dataChange": False, "deletionTimestamp": at_ms})
         elif txn := action.get("txn"):
             self.transactions[txn["appId"]] = int(txn["version"])
         elif metadata := action.get("metaData"):
@@ -135,16 +134,24 @@ class TableState:
         elif protocol := action.get("protocol"):
             self.protocol = {**protocol}
 
-    def actions(self, now_ms: int) -> Iterator[dict[str, Any]]:
-        """Yield the actions that make this state, for a checkpoint."""
+    def apply_rows(self, kind: str, rows: pa.ChunkedArray) -> None:
+        """Do what rows of a checkpoint say, which are actions of one kind.
+
+        Raises:
+            ValueError, TypeError, KeyError, AttributeError: they are none.
+        """
+        if kind == "remove" and self.removed.add_rows(rows, self.files):
+            return
+        for form in rows.to_pylist():
+            self.apply({kind: plain_action(form)})
+
+    def actions(self) -> Iterator[dict[str, Any]]:
+        """Yield the actions that make this state, for a checkpoint; removals are not among them."""
         yield {"protocol": self.protocol}
         yield {"metaData": self.metadata}
         for name, number in self.transactions.items():
             yield {"txn": {"appId": name, "version": number}}
         yield from ({"add": {**f.add, "dataChange": False}} for f in self.files.values())
-        for remove in self.removed.values():
-            if remove.get("deletionTimestamp", 0) >= now_ms - _TOMBSTONE_MS:
-                yield {"remove": {**remove, "dataChange": False}}
 
 
 def _named(action: dict[str, Any]) -> str:
@@ -159,16 +166,6 @@ def _named(action: dict[str, Any]) -> str:
     if vector := action.get("deletionVector"):
         int(vector["cardinality"])
     return path
-
-
-def _key(action: dict[str, Any]) -> str:
-    """Return what names a file in the log: its path, and its deletion vector."""
-    vector = action.get("deletionVector")
-    if not vector:
-        return str(action["path"])
-    return (
-        f"{action['path']}#{vector['storageType']}{vector['pathOrInlineDv']}@{vector.get('offset')}"
-    )
 
 
 class DeltaLog:
@@ -324,12 +321,14 @@ class DeltaLog:
 
     def write_checkpoint(self, state: TableState, now_ms: int) -> None:
         """Sum the state up, so that readers need not read all commits."""
-        actions = list(state.actions(now_ms))
+        since_ms = named_until(state.configuration, now_ms)
+        state.removed.forget(since_ms)
+        content, count = checkpoint_bytes(state.actions(), state.removed.since(since_ms))
         path = self._path(f"{state.version:020d}.checkpoint.parquet")
         moment("put delta checkpoint")
         if not self._files.exists(path):
-            self._files.overwrite(path, checkpoint_bytes(actions))
-        summary = {"version": state.version, "size": len(actions)}
+            self._files.overwrite(path, content)
+        summary = {"version": state.version, "size": count}
         self._files.overwrite(self._path(_LAST), json.dumps(summary).encode())
 
     def _from_checkpoint(self, last: dict[str, Any]) -> TableState:
@@ -355,8 +354,9 @@ class DeltaLog:
             with self._read_as_log(name):
                 for kind in ("protocol", "metaData", "txn", "add", "remove"):
                     if kind in rows.column_names:
-                        for form in rows.column(kind).drop_null().to_pylist():
-                            state.apply({kind: _plain(form)})
+                        forms = rows.column(kind).drop_null()
+                        for at in range(0, len(forms), _AT_ONCE):
+                            state.apply_rows(kind, forms.slice(at, _AT_ONCE))
         return state
 
     @contextmanager
@@ -414,22 +414,3 @@ def _version_name(version: int) -> str:
 
 def _line(action: dict[str, Any]) -> bytes:
     return json.dumps(action, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
-
-
-def _plain(form: dict[str, Any]) -> dict[str, Any]:
-    """Return an action of a checkpoint as a commit has it: maps as objects, no empty values.
-
-    What others sum up there once more, with dates and decimals as such, no commit can hold.
-    """
-    action_form = {}
-    for key, value in form.items():
-        if value is None or key in ("stats_parsed", "partitionValues_parsed"):
-            continue
-        if key in ("partitionValues", "configuration", "options", "tags"):
-            value = dict(value)
-        elif key == "format":
-            value = {"provider": value["provider"], "options": dict(value.get("options") or [])}
-        elif key == "deletionVector":
-            value = {k: v for k, v in value.items() if v is not None}
-        action_form[key] = value
-    return action_form

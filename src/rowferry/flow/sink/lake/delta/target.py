@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from uuid import NAMESPACE_URL, uuid5
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from rowferry.change.chunk import SchemaChange
@@ -53,11 +54,15 @@ from rowferry.flow.sink.lake.key_run import GONE
 from rowferry.flow.sink.lake.layout import table_at
 from rowferry.flow.sink.lake.layouts import require_columns
 from rowferry.flow.sink.lake.runs import RunStore, TouchedKeys
+from rowferry.flow.sink.lake.shared_cache import SharedCache
 from rowferry.flow.sink.lake.stored_columns import Evolution, StoredColumns, evolve
 from rowferry.flow.sink.storage.files import Files
 from rowferry.moment import moment
 
 _TRIES: Final = 50
+_Vector: TypeAlias = tuple[Action, npt.NDArray[np.integer[Any]]]
+_VECTORS: Final = SharedCache[_Vector](256 << 20)  # what live files need, as far as it fits
+_ABOUT: Final = 1024  # bytes of a descriptor and its place, at most
 _TIGHT: Final = re.compile(r'"tightBounds"\s*:\s*true')  # no column of ours holds truth values
 
 
@@ -72,7 +77,7 @@ class DeltaTarget:
         self._log = DeltaLog(files, directory)
         self._runs = RunStore(files, directory, self._held)
         self._state: TableState | None = None
-        self._vectors: dict[str, tuple[Any, RowNumbers]] = {}
+        self._vectors = _VECTORS.part()
         self._key: tuple[str, ...] = ()
 
     # --- what is there ---------------------------------------------------------------------------
@@ -86,6 +91,7 @@ class DeltaTarget:
         """Return the table as it is now."""
         known, self._state = self._state, None  # not kept if reading fails half-way
         self._state = self._log.read() if known is None else self._log.refreshed(known)
+        self._vectors.keep(self._state.files)
         return self._state
 
     def exists(self) -> bool:
@@ -245,35 +251,15 @@ class DeltaTarget:
         touched = TouchedKeys([self._runs.run(f.path, key) for f in with_runs])
         gone = {f.path: d for f, d in zip(with_runs, touched.dead, strict=True) if len(d)}
         removals: list[Action] = []
-        for file, rows in self._old_rows(touched, old, key):
+        # The newest first: most changes are of what changed lately.
+        for file, rows in self._runs.old_rows(key, touched.keys, reversed(old), self.rows_gone):
             removals.append(file.removal(note.at_ms))
-            gone[file.path] = rows
+            gone[file.path] = np.union1d(self.rows_gone(file), rows)
             adds[file.path] = {**file.add, "dataChange": True}
         for path in [p for p, d in gone.items() if _records(adds[p]) == len(d)]:
             del adds[path], gone[path]  # all of its rows were replaced at once
         self._put_vectors(note, adds, gone)
         return removals + [{"add": add} for add in adds.values()]
-
-    def _old_rows(
-        self, touched: TouchedKeys, old: Sequence[LiveFile], key: tuple[str, ...]
-    ) -> Iterable[tuple[LiveFile, RowNumbers]]:
-        """Yield the files that hold rows of the touched keys, with all rows gone from them."""
-        left = touched.keys
-        for file in reversed(old):  # the newest first: most changes are of what changed lately
-            if not len(left):
-                return
-            run = self._runs.run(file.path, key)
-            places, rows = run.look_up(left)
-            there = rows != GONE
-            places, rows = places[there], rows[there].astype(np.int64)
-            before = self.rows_gone(file)
-            alive = ~np.isin(rows, before, assume_unique=True)
-            if not alive.any():
-                continue
-            yield file, np.union1d(before, rows[alive])
-            rest = np.ones(len(left), np.bool_)
-            rest[places[alive]] = False
-            left = left.take(np.flatnonzero(rest))
 
     def _put_vectors(
         self, note: CommitNote, adds: dict[str, Action], gone: dict[str, RowNumbers]
@@ -295,7 +281,7 @@ class DeltaTarget:
             if stats := add.get("stats"):
                 add = {**add, "stats": _wide(stats)}
             adds[path] = {**add, "deletionVector": descriptor}
-            self._vectors[path] = (descriptor, gone[path])
+            self._keep_vector(path, descriptor, gone[path])
 
     def rows_gone(self, file: LiveFile) -> RowNumbers:
         """Return the rows of a data file that its deletion vector takes away."""
@@ -304,7 +290,7 @@ class DeltaTarget:
             return np.zeros(0, np.int64)
         known = self._vectors.get(file.path)
         if known is not None and known[0] == descriptor:
-            return known[1]
+            return known[1].astype(np.int64)
         name = vector_path(descriptor)
         if name is None:
             raise TargetUnfit(
@@ -317,8 +303,12 @@ class DeltaTarget:
         if stored is None:
             raise TargetLost(f"{self._log.shown}/{name} is gone, a deletion vector; {RESTORE}")
         rows = vector_in(stored.data, descriptor, self._log.shown)
-        self._vectors[file.path] = (descriptor, rows)
+        self._keep_vector(file.path, descriptor, rows)
         return rows
+
+    def _keep_vector(self, path: str, descriptor: Action, rows: RowNumbers) -> None:
+        held = rows.astype(np.uint32) if not len(rows) or rows[-1] < GONE else rows
+        self._vectors.put(path, (descriptor, held), held.nbytes + _ABOUT)
 
     def commit_schema(
         self,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.typedef import Record
@@ -24,7 +23,6 @@ from rowferry.flow.sink.lake.iceberg.position_deletes import (
 from rowferry.flow.sink.lake.iceberg.rewrite import by_partition
 from rowferry.flow.sink.lake.iceberg.snapshot import SnapshotDraft
 from rowferry.flow.sink.lake.iceberg.state import IcebergFile, IcebergState
-from rowferry.flow.sink.lake.key_run import GONE
 from rowferry.flow.sink.lake.runs import TouchedKeys
 from rowferry.flow.sink.lake.stored_columns import StoredColumns
 from rowferry.flow.sink.storage.files import Files
@@ -103,23 +101,14 @@ class ChangedRows:
         key: tuple[str, ...],
     ) -> Iterable[tuple[IcebergFile, Positions]]:
         """Yield the files that hold rows of the touched keys, with the rows that go now."""
-        left = touched.keys
-        for file in reversed(old):  # the newest first: most changes are of what changed lately
-            if not len(left):
-                return
-            before = self._gone.of(state, file.location)
-            if len(before) and len(before) >= file.records:
-                continue  # no row of it counts, and it may be older than a column of the key
-            places, rows = self._runs.run(file.path, key).look_up(left)
-            there = rows != GONE
-            places, positions = places[there], rows[there].astype(np.int64)
-            alive = ~np.isin(positions, before, assume_unique=True)
-            if not alive.any():
-                continue
-            yield file, np.sort(positions[alive])
-            rest = np.ones(len(left), np.bool_)
-            rest[places[alive]] = False
-            left = left.take(np.flatnonzero(rest))
+
+        def gone(file: IcebergFile) -> Positions:
+            return self._gone.of(state, file.location)
+
+        # The newest first: most changes are of what changed lately. A file of which no row counts
+        # may be older than a column of the key.
+        files = (f for f in reversed(old) if len(gone(f)) < max(f.records, 1))
+        return self._runs.old_rows(key, touched.keys, files, gone)
 
     def _put_deletes(self, path: str, gone: Mapping[str, Positions], part: Record) -> DataFile:
         content = deletes_content(gone)
