@@ -1,15 +1,20 @@
 """Changes into lake tables of several sizes, beside how others merge the same changes.
 
-    make bench-lake ARGS="--rows 1000000 10000000 --docs"
+    make bench-lake ARGS="--rows 1000000 10000000 100000000 --docs"
 
-A table is filled through the sink. Then micro-batches of changes are committed, each as two
-segments in two threads, as two tasks would; half of the turns are measured, after the first ones
-have warmed what is kept in memory. Rows are made before the clock starts, and lie in memory: what
-is measured is finding old rows, writing files, and the commit. The rivals get the last state of
-each key as an Arrow table and merge it into a table that they have written themselves.
+A table is filled through the sink, and its small files are merged, as upkeep would have done by
+then. Then micro-batches of changes are committed, each as two segments in two threads, as two tasks
+would; half of the turns are measured, after the first ones have warmed what is kept in memory. Rows
+are made before the clock starts, and lie in memory: what is measured is finding old rows, writing
+files, and the commit. The rivals get the last state of each key as an Arrow table and merge it into
+a table that they have written themselves, up to sizes that they can hold (--rival-rows).
 
-With --reading a table takes an hour of 5,000 changes a second, a commit a second, as fast as they
-go, with upkeep on; then it is read whole, beside one with the same rows that was just written.
+With --reading a table of each format takes an hour of 5,000 changes a second, a commit a second, as
+fast as they go, with upkeep on; then it is read whole, beside one with the same rows that was just
+written.
+
+Each figure is in the file of results as soon as it is measured. With --add a run goes on with that
+file: what it has is not measured again.
 """
 
 from __future__ import annotations
@@ -19,9 +24,9 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -29,10 +34,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from beside_bare import keep_run
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
-from lake_rivals import Rival, delta_rs, pyiceberg, spark_merges, timed
-from report import Figure, best, machine, put_into_page
+from lake_results import Results
+from lake_rivals import Rival, delta_rs, iceberg_table, pyiceberg, spark_merges, timed
+from pyiceberg.catalog.sql import SqlCatalog
+from report import RESULTS, Figure, best, put_into_page
 
 from rowferry.change.chunk import Op, Rows, make_rows
 from rowferry.change.plan import Plan, Segment, Stretch, TableSlice
@@ -52,6 +58,7 @@ _FILLED_AT_ONCE = 1_000_000
 _NOON = 1_683_633_600_000 << 18
 _HOUR_S, _EACH_S = 3600, 5_000
 _LONGEST_RIVAL_S = 120.0  # one that took longer is not asked for a larger table
+_LARGEST_RIVAL = 10_000_000  # they hold a whole table in memory: 100 million rows need 22 GiB
 
 
 def table(text_key: bool) -> TableSchema:
@@ -172,6 +179,13 @@ class LakeTable:
             seconds += self.step(halves(load, ops, numbers, 0))
         return seconds
 
+    def merge_small_files(self) -> float:
+        """Do what a changefeed's own upkeep does by and by; return how long that took."""
+        began = time.perf_counter()
+        for _ in self.sink.upkeep().optimize(int(time.time() * 1000)):
+            pass
+        return time.perf_counter() - began
+
     def close(self) -> None:
         """Let go of what was opened."""
         self._threads.shutdown()
@@ -221,11 +235,13 @@ SETTINGS = (
 class Bench:
     """All that is measured in one run."""
 
-    def __init__(self, folder: Path, minio: Minio | None, asked: argparse.Namespace) -> None:
+    def __init__(
+        self, folder: Path, minio: Minio | None, asked: argparse.Namespace, results: Results
+    ) -> None:
         self._folder, self._minio, self._asked = folder, minio, asked
         self._schema = table(asked.text_key)
         self._number = 0
-        self.figures: list[Figure] = []
+        self._results = results
 
     def run(self) -> None:
         """Measure all sizes, ours and the rivals'."""
@@ -239,35 +255,48 @@ class Bench:
             self._rivals()
 
     def _ours(self, setting: Setting, size: int) -> None:
+        place = f"{setting}, {size:,} rows"
+        filled = f"{place}: filled"
+        steps = [(w, c) for w in WORKLOADS for c in self._asked.changes]
+        names = {step: f"{place}: {step[0]}, {step[1]:,}" for step in steps}
+        if self._results.has(filled, *names.values()):
+            return  # all or nothing: the turns of one workload lead to the next one's table
         self._number += 1
         one = LakeTable(setting.uri(self._folder, self._minio, self._number), self._schema)
         load = Load(self._schema, size)
         took = one.fill(load)
-        self._note(f"{setting}, {size:,} rows: filled", size / took, {"s": round(took, 1)})
+        merged = one.merge_small_files()
+        about: dict[str, Any] = {"s": round(took, 1), "then merged s": round(merged, 1)}
+        self._note(filled, size / took, about)
         turns = self._asked.turns
-        for workload in WORKLOADS:
-            for count in self._asked.changes:
-                made = [load.turn(workload, count) for _ in range(2 * turns)]
-                times = [one.step(halves(load, *m, n + 1)) for n, m in enumerate(made)]
-                seconds = median(times[turns:])
-                name = f"{setting}, {size:,} rows: {workload}, {count:,}"
-                about = {"ms": round(seconds * 1000), "kind": setting.kind, "rows": size}
-                self._note(name, count / seconds, {**about, "changes": count, "work": workload})
+        for (workload, count), name in names.items():
+            made = [load.turn(workload, count) for _ in range(2 * turns)]
+            times = [one.step(halves(load, *m, n + 1)) for n, m in enumerate(made)]
+            seconds = median(times[turns:])
+            about = {"ms": round(seconds * 1000), "kind": setting.kind, "rows": size}
+            self._note(name, count / seconds, {**about, "changes": count, "work": workload})
         one.close()
         shutil.rmtree(self._folder / f"lake{self._number}", ignore_errors=True)
 
     def _rivals(self) -> None:
+        if not rival_rows(self._asked.rows, self._asked.rival_rows):
+            return  # nor is a Spark begun, which may have to be fetched first
+        least = [min(self._asked.changes)]  # its filter has a term for each row: many never end
+        self._rival("delta-rs merge", delta_rs, self._asked.changes)
+        self._rival("pyiceberg upsert", pyiceberg, least)
+        # The one that needs most of the machine comes last.
         with spark_merges(self._folder) as merges:
-            for name, rival in {"delta-rs merge": delta_rs, **merges}.items():
+            for name, rival in merges.items():
                 self._rival(name, rival, self._asked.changes)
-            # Its filter has a term for each row: of many rows it never ends.
-            self._rival("pyiceberg upsert", pyiceberg, [min(self._asked.changes)])
 
     def _rival(self, name: str, rival: Rival, changes: list[int]) -> None:
-        for size in self._asked.rows:
+        for size in rival_rows(self._asked.rows, self._asked.rival_rows):
             load = Load(self._schema, size)
             longest = 0.0
             for count in changes:
+                text = f"{name}, {size:,} rows: update, {count:,}"
+                if self._results.has(text):
+                    continue
                 turns = [load.plain(load.turn("update", count)[1], n + 1) for n in range(3)]
                 self._number += 1
                 folder = self._folder / f"rival{self._number}"
@@ -277,45 +306,69 @@ class Bench:
                 longest = max(longest, *times)
                 kind = "iceberg" if "iceberg" in name.lower() else "delta"
                 about = {"ms": round(seconds * 1000), "kind": kind, "rows": size, "rival": name}
-                text = f"{name}, {size:,} rows: update, {count:,}"
                 self._note(text, count / seconds, {**about, "changes": count, "work": "update"})
             if longest > _LONGEST_RIVAL_S:
                 return
 
     def reading(self) -> None:
-        """Measure how a table reads that was changed for an hour."""
-        seconds, each = self._asked.reading, _EACH_S
-        load = Load(self._schema, self._asked.rows[0])
-        place = self._folder / "read"
-        one = LakeTable(f"delta+file://{place}?optimize-after=48", self._schema)
+        """Measure how a table of each format reads that was changed for an hour."""
+        for kind, reader in (("delta", "delta-rs"), ("iceberg", "pyiceberg")):
+            place = self._folder / f"read-{kind}"
+            self._reading(kind, reader, place)
+            shutil.rmtree(place, ignore_errors=True)
+
+    def _reading(self, kind: str, reader: str, place: Path) -> None:
+        commits, size = self._asked.reading, self._asked.rows[0]
+        name = f"{reader} reads a table of {size:,} rows "
+        name += f"after {commits:,} commits of {_EACH_S:,} changes"
+        if self._results.has(name):
+            return
+        load = Load(self._schema, size)
+        one = LakeTable(f"{kind}+file://{place}/changed?optimize-after=48", self._schema)
         one.fill(load)
         longest = 0.0
-        for turn in range(seconds):
-            longest = max(longest, one.step(halves(load, *load.turn("mixed", each), turn + 1)))
+        for turn in range(commits):
+            longest = max(longest, one.step(halves(load, *load.turn("mixed", _EACH_S), turn + 1)))
         one.close()
-
-        def whole(where: Path) -> pa.Table:
-            query = QueryBuilder().register("t", DeltaTable(str(where)))
-            return pa.table(query.execute("SELECT * FROM t").read_all())
-
-        fresh = self._folder / "fresh"
-        rows = whole(place / "bench" / "t")
-        write_deltalake(str(fresh), rows)
-        changed_s = best(lambda: whole(place / "bench" / "t"))
-        fresh_s = best(lambda: whole(fresh))
+        read = whole_delta if kind == "delta" else whole_iceberg
+        rows = read(place / "changed")
+        fresh = place / "fresh"
+        if kind == "delta":
+            write_deltalake(str(fresh / "bench" / "t"), rows)
+        else:
+            iceberg_table(fresh, rows)
+        changed_s = best(lambda: read(place / "changed"))
+        fresh_s = best(lambda: read(fresh))
         figure = Figure(
-            f"delta-rs reads {rows.num_rows:,} rows after {seconds:,} commits of {each:,} changes",
+            name,
             rows.num_rows / changed_s,
             baseline="a table just written",
             ratio=changed_s / fresh_s,
+            other={"kind": kind, "rows": rows.num_rows, "longest commit s": round(longest, 2)},
         )
-        figure.other = {"longest commit s": round(longest, 2)}
-        self.figures.append(figure)
-        print(f"{figure.name}: {figure.ratio:.2f} times as long", file=sys.stderr, flush=True)
+        self._results.note(figure)
+        print(f"{name}: {figure.ratio:.2f} times as long", file=sys.stderr, flush=True)
 
     def _note(self, name: str, rate: float, other: dict[str, Any]) -> None:
-        self.figures.append(Figure(name, rate, other=other))
+        self._results.note(Figure(name, rate, other=other))
         print(f"{name}: {rate:,.0f}/s ({other})", file=sys.stderr, flush=True)
+
+
+def rival_rows(rows: Iterable[int], asked: list[int] | None) -> list[int]:
+    """Return the sizes at which rivals run: those that were asked for, or those that they hold."""
+    return sorted(asked if asked is not None else (n for n in rows if n <= _LARGEST_RIVAL))
+
+
+def whole_delta(root: Path) -> pa.Table:
+    """A Delta table as delta-rs reads it."""
+    query = QueryBuilder().register("t", DeltaTable(str(root / "bench" / "t")))
+    return pa.table(query.execute("SELECT * FROM t").read_all())
+
+
+def whole_iceberg(root: Path) -> pa.Table:
+    """An Iceberg table as pyiceberg reads it."""
+    with closing(SqlCatalog("rowferry", uri=f"sqlite:///{root}/catalog.db")) as catalog:
+        return catalog.load_table("bench.t").scan().to_arrow()
 
 
 def page(figures: list[Figure], about: dict[str, Any]) -> str:
@@ -393,18 +446,26 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--text-key", action="store_true")
     parser.add_argument("--alone", action="store_true", help="without the rivals")
+    parser.add_argument(
+        "--rival-rows",
+        type=int,
+        nargs="*",
+        help=f"sizes at which rivals run; those of --rows up to {_LARGEST_RIVAL:,} without it",
+    )
     parser.add_argument("--reading", type=int, nargs="?", const=_HOUR_S, default=0)
     parser.add_argument("--folder", type=Path, help="where to work")
     parser.add_argument("--docs", action="store_true", help="put the tables into the docs")
+    parser.add_argument("--results", type=Path, help="the file of results")
+    parser.add_argument("--add", action="store_true", help="go on with the file of results")
     asked = parser.parse_args()
-    before = machine()
+    name = "lake-text-key.json" if asked.text_key else "lake.json"
+    results = Results(asked.results or RESULTS / name, asked.add)
     with _scratch(asked.folder) as folder, Minio.start(folder / "minio") as minio:
-        bench = Bench(folder, minio, asked)
+        bench = Bench(folder, minio, asked, results)
         bench.run()
         if asked.reading:
             bench.reading()
-    keep_run("lake", before, bench.figures)
-    text = page(bench.figures, before)
+    text = page(results.figures, results.about)
     print(text)
     if asked.docs:
         put_into_page("lake", text)

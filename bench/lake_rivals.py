@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
 
 from rowferry.testing.servers.spark.lake_engine import LakeSpark
 
@@ -42,18 +43,24 @@ def delta_rs(folder: Path, rows: pa.Table) -> Callable[[pa.Table], None]:
 
 def pyiceberg(folder: Path, rows: pa.Table) -> Callable[[pa.Table], None]:
     """The table is pyiceberg's own, in a catalog of one file, and so is the upsert."""
-    folder.mkdir(parents=True, exist_ok=True)
-    catalog = SqlCatalog("bench", uri=f"sqlite:///{folder}/c.db", warehouse=f"file://{folder}")
-    with closing(catalog):
-        catalog.create_namespace("bench")
-        one = catalog.create_table("bench.t", schema=rows.schema)
-        one.append(rows)
+    one = iceberg_table(folder, rows)
 
     def merge(changes: pa.Table) -> None:
         one.refresh()
         one.upsert(changes, join_cols=["id"])
 
     return merge
+
+
+def iceberg_table(folder: Path, rows: pa.Table) -> Table:
+    """Write the table `bench.t` as pyiceberg does, in a catalog of one file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    place = f"sqlite:///{folder}/catalog.db"
+    with closing(SqlCatalog("rowferry", uri=place, warehouse=f"file://{folder}")) as catalog:
+        catalog.create_namespace("bench")
+        one = catalog.create_table("bench.t", schema=rows.schema)
+        one.append(rows)
+    return one
 
 
 @contextmanager
