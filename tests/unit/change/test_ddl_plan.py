@@ -549,6 +549,31 @@ def test_other_statements_say_what_is_understood(sql: str) -> None:
         table().plan(sql)
 
 
+@pytest.mark.parametrize(
+    ("sql", "kind"),
+    [
+        ("ALTER ONLINE IGNORE TABLE t WAIT 5 ADD x int", DdlKind.ADD_COLUMN),
+        ("ALTER TABLE IF EXISTS t NOWAIT DROP a", DdlKind.DROP_COLUMN),
+        ("ALTER OFFLINE TABLE t RENAME u", DdlKind.RENAME_TABLE),
+        ("RENAME TABLE t NOWAIT TO u", DdlKind.RENAME_TABLE),
+        ("TRUNCATE TABLE t WAIT 1 REUSE STORAGE", DdlKind.TRUNCATE_TABLE),
+        ("DROP TABLE t WAIT 1 RESTRICT", DdlKind.DROP_TABLE),
+        ("CREATE ONLINE INDEX i ON t (a) NOWAIT", DdlKind.ADD_INDEX),
+        ("CREATE OR REPLACE UNIQUE INDEX `PRIMARY` ON t (a)", DdlKind.ADD_INDEX),
+        ("SET STATEMENT max_statement_time = 1 FOR DROP TABLE t", DdlKind.DROP_TABLE),
+    ],
+)
+def test_what_only_mariadb_or_older_servers_have(sql: str, kind: DdlKind) -> None:
+    assert table().one(sql).kind is kind
+
+
+@pytest.mark.parametrize(
+    "sql", ["CREATE OR REPLACE TEMPORARY TABLE t (a int)", "DROP TEMPORARY TABLE t"]
+)
+def test_temporary_tables_are_nobodys_business(sql: str) -> None:
+    assert table().run(sql) == []
+
+
 def test_names_need_a_database() -> None:
     with pytest.raises(BadStatement, match=r"table 't' has no database; write database\.t"):
         Tables().plan("CREATE TABLE t (a int)", database="")

@@ -59,13 +59,14 @@ def tokenize(sql: str) -> list[SqlToken]:
     if leading := _LEADING_WORD.match(plain):
         tokens.append(SqlToken(WORD, "RENAME", leading.start(1), leading.end(1)))
         plain = " " * leading.end() + plain[leading.end() :]
-    unfinished = f"{_short(sql)}: unfinished quotes or comment, or a bad literal"
     try:
         raw = MySQL().tokenize(plain)
+        if not is_closed:
+            raise TokenError("a comment is not closed")
     except TokenError as err:
-        raise BadStatement(unfinished) from err
-    if not is_closed:
-        raise BadStatement(unfinished)
+        raise BadStatement(
+            f"{_short(sql)}: unfinished quotes or comment, or a bad literal"
+        ) from err
     for token in raw:
         start, end = token.start, token.end + 1
         kind = _KINDS.get(token.token_type)
@@ -87,6 +88,10 @@ def _short(sql: str) -> str:
     """Return the beginning of a statement, for error texts."""
     text = " ".join(sql.split())
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _is_word(token: SqlToken, word: str) -> bool:
+    return token.word == word
 
 
 class TokenCursor:
@@ -125,11 +130,13 @@ class TokenCursor:
 
     def at(self, *words: str) -> bool:
         """Return whether these keywords or symbols come next."""
-        return all(self.peek(i).word == word for i, word in enumerate(words))
+        here = self.tokens[self.place : self.place + len(words)]
+        return len(here) == len(words) and all(map(_is_word, here, words))
 
     def at_any(self, *words: str) -> bool:
         """Return whether one of these keywords or symbols comes next."""
-        return self.peek().word in words and self.peek().word != ""
+        word = self.peek().word
+        return word != "" and word in words
 
     def accept(self, *words: str) -> bool:
         """Consume these keywords or symbols if they come next; return whether they did."""
@@ -140,7 +147,11 @@ class TokenCursor:
 
     def accept_any(self, *words: str) -> str:
         """Consume one of these keywords if it comes next; return it, else empty text."""
-        return self.take().word if self.at_any(*words) else ""
+        word = self.peek().word
+        if not word or word not in words:
+            return ""
+        self.place += 1
+        return word
 
     def expect(self, *words: str) -> None:
         """Consume these keywords or symbols, or refuse the statement."""
@@ -227,8 +238,11 @@ class TokenCursor:
 
     def skip_to_comma(self) -> None:
         """Consume up to the next comma or closing parenthesis of this level, or the end."""
-        while not self.done() and not self.at_any(",", ")"):
-            if self.at("("):
+        while self.place < len(self.tokens):
+            word = self.tokens[self.place].word
+            if word in (",", ")"):
+                return
+            if word == "(":
                 self.parenthesised()
             else:
-                self.take()
+                self.place += 1

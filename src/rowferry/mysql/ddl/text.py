@@ -38,6 +38,7 @@ _ONE_NAME: Final = re.compile(_NAME, re.DOTALL)
 _WORD: Final = re.compile(rf"{_STRING}|{_DOUBLE}|{_BACKED}|(?P<word>[\w$]+)", re.DOTALL)
 # Words after which a bare word is the name of a table.
 _BEFORE_NAMES: Final = frozenset("TABLE TABLES EXISTS INTO FROM JOIN UPDATE LIKE TO ON".split())
+_COMMENT_SIGNS: Final = ("/*", "--", "#")
 _COMMENT_END: Final = "*/"
 _CLOSED: Final = re.compile(r"/\*.*\*/", re.DOTALL)
 # MariaDB takes comments for MySQL 5.7 up to 9.99 as mere comments.
@@ -65,6 +66,8 @@ def opened_text(sql: str) -> tuple[str, bool]:
     Returns:
         The text, and whether each comment is closed.
     """
+    if not any(sign in sql for sign in _COMMENT_SIGNS):
+        return sql, True
     plain, is_open = _without_comments(sql, None, ansi_quotes=False)
     return plain, not is_open
 
