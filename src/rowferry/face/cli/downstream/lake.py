@@ -149,14 +149,15 @@ def expire_command(
     ] = "168h",
     remove: Annotated[bool, typer.Option(help="Delete them; else they are listed")] = False,
 ) -> None:
-    """List or delete data files that were replaced some time ago."""
+    """List or delete files that were replaced some time ago, and old ones of a Delta log."""
     try:
         age: timedelta = parse_duration(older_than)
     except ValueError as err:
         raise BadOption(f"--older-than {older_than!r}: {err}") from None
-    before = _now_ms() - int(age.total_seconds() * 1000)
+    now = _now_ms()
+    before = now - int(age.total_seconds() * 1000)
     upkeep = _upkeep(uri)
-    paths = list(upkeep.expired(before))
+    paths = list(upkeep.expired(before, now))
     if remove:
         upkeep.forget(before)
     _removal(uri, paths, remove)

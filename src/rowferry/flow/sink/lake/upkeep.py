@@ -69,8 +69,11 @@ class LakeUpkeep(ABC):
         """Yield the files that no commit names, nor a plan that is still to be carried out."""
 
     @abstractmethod
-    def expired(self, before_ms: int) -> Iterator[str]:
-        """Yield the files that were taken out of their tables before a moment."""
+    def expired(self, before_ms: int, now_ms: int) -> Iterator[str]:
+        """Yield the files that were taken out of their tables before a moment.
+
+        Where a table's log grows, also its files that nobody needs who begins at a checkpoint.
+        """
 
     def forget(self, before_ms: int) -> None:
         """Take versions from before a moment out of the tables; `expired` lists their files.

@@ -7,7 +7,8 @@ from urllib.parse import unquote
 
 from rowferry.flow.sink.lake.commit import TargetSettings
 from rowferry.flow.sink.lake.delta.deletion_vector import vector_path
-from rowferry.flow.sink.lake.delta.log import LOG, TableState
+from rowferry.flow.sink.lake.delta.log import LOG, DeltaLog, TableState
+from rowferry.flow.sink.lake.delta.log_retention import RETENTION, old_log_files, retention_ms
 from rowferry.flow.sink.lake.delta.target import DeltaTarget
 from rowferry.flow.sink.lake.layout import table_directories, tree
 from rowferry.flow.sink.lake.runs import run_path
@@ -64,8 +65,11 @@ class DeltaUpkeep(LakeUpkeep):
                     continue
                 yield path
 
-    def expired(self, before_ms: int) -> Iterator[str]:
-        """Yield the files that were taken out of their tables before a moment."""
+    def expired(self, before_ms: int, now_ms: int) -> Iterator[str]:
+        """Yield the files that were taken out of their tables before a moment.
+
+        After them, of each table, the files of its log that are older than it keeps its log.
+        """
         for target in self._targets():
             state = target.refreshed()
             needed = {f.path for f in state.files.values()}
@@ -84,6 +88,11 @@ class DeltaUpkeep(LakeUpkeep):
                 moment("look for expired file")
                 if self._files.exists(path):
                     yield path
+            kept_ms = retention_ms(state.configuration.get(RETENTION, ""))
+            if kept_ms is not None:
+                log = DeltaLog(self._files, target.directory)
+                since_ms = min(before_ms, now_ms - kept_ms)
+                yield from old_log_files(self._files, log, since_ms, state.version)
 
     def _targets(self) -> Iterator[DeltaTarget]:
         """Yield the tables that changefeeds have made; those of others are none of ours."""

@@ -104,7 +104,7 @@ class IcebergUpkeep(LakeUpkeep):
         file = self._catalog.file
         return bool(file) and self._files.shown(path).startswith(file)
 
-    def expired(self, before_ms: int) -> Iterator[str]:
+    def expired(self, before_ms: int, now_ms: int) -> Iterator[str]:
         """Yield the files that only snapshots from before a moment reach."""
         directories = [target.directory for target in self._targets()]
         kept, every = self._reached(directories, before_ms), self._reached(directories, 0)
