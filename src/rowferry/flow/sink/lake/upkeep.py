@@ -4,32 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from rowferry.flow.sink.contract import TableStatus
 from rowferry.flow.sink.lake.commit import CommitNote
 from rowferry.flow.sink.lake.layout import PROGRESS, Progress
 from rowferry.flow.sink.storage.files import Files
 from rowferry.moment import moment
-
-
-@dataclass(frozen=True, slots=True)
-class TableStatus:
-    """What one table is made of.
-
-    Attributes:
-        version: how many commits it has had.
-        rows: without those that were deleted.
-        deleted: rows that lie in files and count no more.
-    """
-
-    directory: str
-    changefeed: str
-    mode: str
-    version: int
-    files: int
-    rows: int
-    deleted: int
-    bytes: int
 
 
 class LakeUpkeep(ABC):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from urllib.parse import unquote
 
+from rowferry.flow.sink.contract import TableStatus
 from rowferry.flow.sink.lake.commit import TargetSettings
 from rowferry.flow.sink.lake.delta.deletion_vector import vector_path
 from rowferry.flow.sink.lake.delta.log import LOG, DeltaLog, TableState
@@ -12,7 +13,8 @@ from rowferry.flow.sink.lake.delta.log_retention import RETENTION, old_log_files
 from rowferry.flow.sink.lake.delta.target import DeltaTarget
 from rowferry.flow.sink.lake.layout import table_directories, tree
 from rowferry.flow.sink.lake.runs import run_path
-from rowferry.flow.sink.lake.upkeep import LakeUpkeep, TableStatus, is_pending
+from rowferry.flow.sink.lake.table_upkeep import TableUpkeep
+from rowferry.flow.sink.lake.upkeep import LakeUpkeep, is_pending
 from rowferry.flow.sink.storage.files import Files
 from rowferry.moment import moment
 
@@ -20,26 +22,20 @@ from rowferry.moment import moment
 class DeltaUpkeep(LakeUpkeep):
     """The Delta tables of a lake, one after the other."""
 
-    def __init__(self, files: Files, settings: TargetSettings) -> None:
+    def __init__(
+        self,
+        files: Files,
+        settings: TargetSettings,
+        upkeep_of: Callable[[DeltaTarget], TableUpkeep],
+    ) -> None:
         super().__init__(files)
-        self._settings = settings
+        self._settings, self._upkeep_of = settings, upkeep_of
 
     def status(self) -> Iterator[TableStatus]:
         """Yield the state of each table."""
         for target in self._targets():
-            state = target.refreshed()
-            live = list(state.files.values())
-            deleted = sum(f.deleted for f in live)
-            yield TableStatus(
-                target.directory,
-                state.configuration.get("rowferry.changefeed", ""),
-                state.configuration.get("rowferry.mode", ""),
-                state.version,
-                len(live),
-                sum(f.records for f in live) - deleted,
-                deleted,
-                sum(f.size for f in live),
-            )
+            if status := self._upkeep_of(target).status():
+                yield status
 
     def optimize(self, now_ms: int) -> Iterator[tuple[str, int]]:
         """Merge small files of each table; yield how many files were replaced.
@@ -48,7 +44,7 @@ class DeltaUpkeep(LakeUpkeep):
         """
         for target in self._targets():
             owner = target.refreshed().configuration.get("rowferry.changefeed", "")
-            count = target.optimize(self.note(owner, now_ms), self._files.locked)
+            count = self._upkeep_of(target).optimize(self.note(owner, now_ms), self._files.locked)
             if count:
                 target.write_checkpoint(now_ms)
             yield target.directory, count
