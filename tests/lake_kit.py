@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -121,6 +122,14 @@ class Lake:
         slices = {s for part in plan.stretch.segments for s in part.slices}
         self.sink.publish(plan, receipts, dict.fromkeys(slices, schema))
         self.micro_batch, self.state = plan.micro_batch, plan.sink_state
+        self.look_after()
+
+    def look_after(self, most: int = 1000) -> int:
+        """Do one round of upkeep, as the loop does after a micro-batch."""
+        pieces = self.sink.due_upkeep(most)
+        sent = [json.loads(json.dumps(piece.work)) for piece in pieces]
+        made = [json.loads(json.dumps(self.built().do_upkeep(work))) for work in sent]
+        return int(self.sink.commit_upkeep(list(zip(pieces, made, strict=True))))
 
     def step(
         self, schema: TableSchema, *content: Changes, changes: Sequence[SchemaChange] = ()

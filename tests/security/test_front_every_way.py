@@ -295,7 +295,7 @@ VIEWER_VERBS = {
         "resnapshots",
         "see",
     ),
-    *("servers", "synced", "trace"),
+    *("servers", "synced", "target_tables", "trace"),
 }
 
 

@@ -48,6 +48,7 @@ LOOKS: list[tuple[str, str, Any]] = [
     ("GET", f"{OWN}/one/resnapshots", None),
     ("GET", f"{FEEDS}/one/trace?table=a.b&key=id%3D1", None),
     ("GET", f"{OWN}/one/sample", None),
+    ("GET", f"{OWN}/one/target", None),
     ("GET", f"{OWN}/one/columns?table=a.b", None),
     ("GET", f"{OWN}/one/quarantine", None),
     ("GET", "/api/rowferry/overview", None),

@@ -58,6 +58,7 @@ class Segment(JsonForm):
         where: only rows for which this expression is true are meant; empty: all.
         beside: a small part that is read between two stretches of the log, which others wait for.
         parked: rows that were parked are sent again; `payload` has them while the plan runs.
+        upkeep: no rows are moved, but a part of the target is kept in shape: `read` is the sink's.
         near: where a process of this machine finds what is read without asking the source; no part
             of the plan, which is the same without it. Only the source understands it.
     """
@@ -83,6 +84,7 @@ class Segment(JsonForm):
     where: str = ""
     beside: bool = False
     parked: bool = False
+    upkeep: bool = False
     near: tuple[Any, ...] = field(default=(), compare=False, repr=False)
 
 

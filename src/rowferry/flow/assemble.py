@@ -39,6 +39,7 @@ from rowferry.flow.redo.place import redo_log_of
 from rowferry.flow.rereading import reread_rows
 from rowferry.flow.sampling import Sampler
 from rowferry.flow.sink.contract import (
+    HasUpkeep,
     LaneSink,
     NamesRefused,
     Owner,
@@ -96,6 +97,9 @@ class Flow:
         planned_at_ms: int,
     ) -> Iterator[Receipt]:
         """Carry one segment from the log to the sink, in a task. Idempotent, as `Sink.write` is."""
+        if segment.upkeep:
+            made = cast(HasUpkeep, self.sink).do_upkeep(segment.read)
+            return iter([Receipt(segment.ordinal, 0, 0, 0, segment.log_bytes, note=made)])
         tally = _Tally(Sampler(self.sample, segment.snapshot))
 
         def rows() -> Iterator[tuple[int, Rows]]:

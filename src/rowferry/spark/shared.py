@@ -182,6 +182,11 @@ class EitherRunner:
         self._on_part: Callable[[int, int, int], None] | None = None
 
     @property
+    def slots(self) -> int:
+        """How many tasks can run at once; until Spark is there, one after the other."""
+        return self._spark.slots if self._spark is not None else 1
+
+    @property
     def on_part(self) -> Callable[[int, int, int], None] | None:
         """Who is told of each segment that is done."""
         return self._on_part

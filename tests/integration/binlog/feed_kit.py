@@ -70,7 +70,7 @@ class Runner(InProcessRunner):
     def segments(self, kind: str) -> list[dict[str, Any]]:
         """Return where the segments of one kind were read."""
         found = [s.read for p in self.plans for s in p.stretch.segments]
-        return [read for read in found if read["kind"] == kind]
+        return [read for read in found if read.get("kind") == kind]  # upkeep has none
 
 
 def keep_nothing(patch: MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ from rowferry.control.feed.under_way import (
     TellsParts,
     UnderWay,
 )
+from rowferry.control.feed.upkeep_rounds import UpkeepRounds
 from rowferry.control.store.contract import Hold, MetaStore
 from rowferry.errors import (
     ResnapshotRefused,
@@ -52,7 +53,7 @@ from rowferry.flow.capture.contract import (
     SnapshotShare,
 )
 from rowferry.flow.parking import diverted, refused
-from rowferry.flow.sink.contract import KeepsChanges, Owner, Remembering
+from rowferry.flow.sink.contract import KeepsChanges, Owner, Remembering, TableStatus
 from rowferry.moment import moment
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.consistent import ConsistentOptions
@@ -97,6 +98,7 @@ class StepResult:
         stages: how long each part of the step took, and how old what it read was: "read".
         retention_ms: for how long the source keeps what was not read yet; None: not known.
         resolved: what the source has told up to now, though it may not be delivered yet.
+        target_tables: what the sink's tables are made of; None: as it was told before.
     """
 
     published: bool
@@ -124,6 +126,7 @@ class StepResult:
     retention_ms: int | None = None
     snapshots: tuple[SnapshotShare, ...] = ()
     warnings: tuple[str, ...] = ()
+    target_tables: tuple[TableStatus, ...] | None = None
 
 
 def discard(store: MetaStore, claim: Claim, flow: Flow, pending: Plan, why: str) -> None:
@@ -183,6 +186,7 @@ class Loop:
         """
         self._resnapshots = resnapshots
         self._quarantine = Quarantining(store, claim, flow)
+        self._upkeep = UpkeepRounds(changefeed, flow, self._run_upkeep, runner)
         self._ended: set[str] = set()  # resnapshots whose end was noted: `resnapshots` may be older
         self._reread_pace = RereadPace(flow.sink.flush_interval_s)
         self._resolved = resolved
@@ -232,7 +236,7 @@ class Loop:
         """
         try:
             with self._flow.hiding.in_errors():
-                return self._next(publish_idle)
+                done = self._next(publish_idle)
         except (ResnapshotRefused, SnapshotGone, SnapshotOutdated) as err:
             self._close_planner()
             if self._gives_up_part(err):
@@ -243,6 +247,10 @@ class Loop:
             # (only the answer was lost): the next step asks the meta database.
             self._close_planner()
             raise
+        if not done.published:
+            return done
+        statuses = self._upkeep.go(self._spec_version, self._claim.epoch)
+        return done if statuses is None else replace(done, target_tables=statuses)
 
     def _next(self, publish_idle: bool) -> StepResult:
         if not self._opened:
@@ -529,10 +537,7 @@ class Loop:
         directory = self._begin_redo(plan, tables)
         if not plan.stretch.segments:
             return plan, ()
-        version = plan.spec_version
-        if version not in self._specs:
-            self._specs = {version: self._resolved(self._spec_of(version))}
-        spec = self._specs[version]
+        spec = self._whole_spec(plan.spec_version)
         while True:
             moment("run job")
             whole = self._quarantine.filled(plan).with_(epoch=self._claim.epoch)
@@ -560,6 +565,18 @@ class Loop:
         self._quarantine.park(plan, parked)
         self._counts = summed([self._counts, {PARKED: len(parked)} if parked else None])
         return plan, [r for r in receipts if r.is_of_output]
+
+    def _run_upkeep(self, plan: Plan) -> Sequence[Receipt]:
+        """Run a plan of upkeep; what it does counts for no micro-batch."""
+        spec = self._whole_spec(plan.spec_version)
+        moment("run upkeep job")
+        return self._runner.run(spec, plan, {})
+
+    def _whole_spec(self, version: int) -> ChangefeedSpec:
+        """Return the settings of a plan with their secrets."""
+        if version not in self._specs:
+            self._specs = {version: self._resolved(self._spec_of(version))}
+        return self._specs[version]
 
     def _spec_of(self, version: int) -> ChangefeedSpec:
         """Return the settings of a plan, with the redo log of now: a try has one place."""

@@ -44,7 +44,7 @@ from rowferry.errors import (
 )
 from rowferry.flow.assemble import Flow, assemble, check_reach
 from rowferry.flow.capture.contract import SnapshotShare
-from rowferry.flow.sink.contract import Owner
+from rowferry.flow.sink.contract import Owner, TableStatus
 from rowferry.secrets.sources import NO_STORE, SecretSources
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.feed_options import FeedOptions
@@ -148,6 +148,7 @@ class Running:
         self._shows_error = feed.state is FeedState.WARNING
         self._meter = _Meter(feed.watermark)
         self.recent_changes = RecentChanges()
+        self.target_tables: tuple[TableStatus, ...] = ()
         self._thread = threading.Thread(target=self._run, name=f"feed-{feed.id}", daemon=True)
 
     # --- from other threads ----------------------------------------------------------------------
@@ -246,6 +247,7 @@ class Running:
         self._runs_with = (state.spec, whole)
         flow = assemble(whole)
         self.recent_changes.begin(flow.sample)
+        self.target_tables = ()  # the sink may be another one
         flow.decide.claim_names(state.versions)
         until = Until(commit_ts=state.spec.target_ts or None)
         runner = self._conditions.runner(self.id)
@@ -369,6 +371,8 @@ class Running:
             measures.note_position(self.id, self._feed.spec.source.scheme, step.position)
         self._reporter.add(step, time.time())
         self.recent_changes.add(step.sample)
+        if step.target_tables is not None:
+            self.target_tables = step.target_tables
         self._diary.step(step)
 
     def _tell_fault(self, error: RowferryError, wait_s: float) -> None:

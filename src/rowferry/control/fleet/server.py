@@ -28,6 +28,7 @@ from rowferry.control.fleet.memory import give_back
 from rowferry.control.lifecycle import FeedState, Verb
 from rowferry.control.store.contract import FeedRecord, FleetServer, MetaStore
 from rowferry.errors import IllegalMove, LeaseHeld, MetaDamaged, NoSuchChangefeed, RowferryError
+from rowferry.flow.sink.contract import TableStatus
 from rowferry.spark import cores
 from rowferry.spec.uri import without_passwords
 
@@ -98,6 +99,11 @@ class Member:
         """Return the last changes of a changefeed, newest first; None: it does not run here."""
         one = self._running.get(changefeed)
         return None if one is None or one.lease.is_gone else one.recent_changes.newest_first()
+
+    def target_tables(self, changefeed: str) -> tuple[TableStatus, ...] | None:
+        """Return what the tables of a changefeed's sink are made of; None: it does not run here."""
+        one = self._running.get(changefeed)
+        return None if one is None or one.lease.is_gone else one.target_tables
 
     # --- life ------------------------------------------------------------------------------------
 

@@ -9,13 +9,14 @@ from rowferry.change.position import physical_ms
 from rowferry.change.sampled_change import SampledChange, SampleMode
 from rowferry.change.table import TableId
 from rowferry.control.operator import resnapshots
-from rowferry.control.operator.operation_forms import LastChanges, Seen, Synced
+from rowferry.control.operator.operation_forms import LastChanges, Seen, Synced, TargetTables
 from rowferry.control.operator.quarantine import shown_history
 from rowferry.control.store.contract import FeedRecord, FleetServer, MetaStore, Sample
 from rowferry.control.store.watching import by_stretch
 from rowferry.errors import cure_of
 from rowferry.flow.capture.contract import ShowsPosition
-from rowferry.registry import SOURCES
+from rowferry.flow.sink.contract import HasUpkeep, TableStatus
+from rowferry.registry import SINKS, SOURCES
 from rowferry.spec.feed_options import FeedOptions, SyncedOptions
 
 ALIVE_S: Final = 10.0  # a server that was silent for longer is gone
@@ -79,6 +80,16 @@ def last_changes(
         changes = tuple(one.masked() for one in changes)
     owner = server.address if server is not None else ""
     return LastChanges(mode, owner, known is not None, changes)
+
+
+def target_tables(
+    store: MetaStore, feed: FeedRecord, known: tuple[TableStatus, ...] | None
+) -> TargetTables:
+    """Return what a sink's tables are made of; `known` is None where another process runs it."""
+    kept = issubclass(SINKS.load(feed.spec.sink.scheme), HasUpkeep)
+    server = server_of(store, feed)
+    owner = server.address if server is not None else ""
+    return TargetTables(kept, owner, known is not None, known or ())
 
 
 def synced(store: MetaStore, feed: FeedRecord, now_s: float) -> Synced:

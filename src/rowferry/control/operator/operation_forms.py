@@ -20,6 +20,7 @@ from rowferry.control.store.contract import (
     Subscribing,
     TableCount,
 )
+from rowferry.flow.sink.contract import TableStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +162,34 @@ def sample_words(last: LastChanges, changefeed: str) -> str:
     if not last.here:
         return f"nobody runs {changefeed}"
     return f"the last {len(last.changes)} changes, newest first"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTables:
+    """What the tables of a sink are made of, where the sink keeps them in shape itself.
+
+    Attributes:
+        kept: whether it does.
+        owner: the address of the server that runs the changefeed; empty: nobody, or no server.
+        here: whether that is the server that was asked: no other knows the tables.
+        tables: as its owner saw them a few seconds ago.
+    """
+
+    kept: bool
+    owner: str
+    here: bool
+    tables: tuple[TableStatus, ...]
+
+
+def target_words(target: TargetTables, changefeed: str) -> str:
+    """Return how many tables these are or, where there are none, why."""
+    if not target.kept:
+        return f"the sink of {changefeed} holds no tables that need upkeep"
+    if not target.here and target.owner:
+        return f"only the server that runs {changefeed} knows them: ask {target.owner}"
+    if not target.here:
+        return f"nobody runs {changefeed}; rowferry lake status asks the tables themselves"
+    return f"{len(target.tables)} tables, as they were a few seconds ago"
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ from rowferry.control.operator.operation_forms import (
     LastChanges,
     Seen,
     Synced,
+    TargetTables,
     Wanted,
 )
 from rowferry.control.operator.owners import Owners
@@ -67,6 +68,7 @@ from rowferry.control.store.contract import (
 )
 from rowferry.errors import BadInput, BadOption, ChangefeedExists, IllegalMove, NoSuchChangefeed
 from rowferry.flow.assemble import check_reach, option_tables, sink_traits
+from rowferry.flow.sink.contract import TableStatus
 from rowferry.secrets.sources import NO_STORE, SecretSources
 from rowferry.spec.build import build_spec
 from rowferry.spec.feed_options import FeedOptions
@@ -100,14 +102,16 @@ class Operations(RowOperations):
         reach: Reach = ANYWHERE,
         secrets: SecretSources = NO_STORE,
         here: Callable[[str], tuple[SampledChange, ...] | None] = lambda changefeed: None,
+        tables_here: Callable[[str], tuple[TableStatus, ...] | None] = lambda changefeed: None,
     ) -> None:
         """Work on a meta database; `reach` is what changefeeds may name.
 
         `secrets` is where the values of references come from; `here` returns the last changes of a
-        changefeed that this process runs, and None of any other.
+        changefeed that this process runs, and None of any other; `tables_here` what the tables of
+        its sink are made of.
         """
         super().__init__(store, now, secrets, reach)
-        self._here = here
+        self._here, self._tables_here = here, tables_here
         self._locks: dict[str, threading.Lock] = {}
         self._owners = Owners(store, now)
 
@@ -201,6 +205,15 @@ class Operations(RowOperations):
         with_values = actor is None or actor.role >= Role.OPERATOR
         feed = self._feed(changefeed)
         return observation.last_changes(self.store, feed, self._here(changefeed), with_values)
+
+    @looks
+    def target_tables(self, changefeed: str) -> TargetTables:
+        """Return what the tables of its sink are made of: files, rows, deleted rows, size.
+
+        The server that runs the changefeed knows it; nobody reads the tables for it.
+        """
+        feed = self._feed(changefeed)
+        return observation.target_tables(self.store, feed, self._tables_here(changefeed))
 
     # --- the lifecycle ---------------------------------------------------------------------------
 

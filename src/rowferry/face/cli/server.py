@@ -237,7 +237,13 @@ def server_command(
             Conditions(spark.runner, reach=reach, secrets=secrets),
             hide=redacted,
         )
-        operations = Operations(asked, reach=reach, secrets=secrets, here=member.last_changes)
+        operations = Operations(
+            asked,
+            reach=reach,
+            secrets=secrets,
+            here=member.last_changes,
+            tables_here=member.target_tables,
+        )
         about = About(member.address, __version__, time.time(), member.holder.instance)
         rest = open_things.enter_context(
             serve(create_app(operations, about, gate, sources, names), place, tls)

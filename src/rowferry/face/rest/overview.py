@@ -10,7 +10,12 @@ from typing import Any, Final
 from rowferry.change.position import RangeProgress, Stage, physical_ms
 from rowferry.change.table import TableId
 from rowferry.control.lifecycle import FeedState
-from rowferry.control.operator.operation_forms import LastChanges, sample_words
+from rowferry.control.operator.operation_forms import (
+    LastChanges,
+    TargetTables,
+    sample_words,
+    target_words,
+)
 from rowferry.control.operator.operations import Operations, Seen
 from rowferry.control.operator.resnapshots import forms
 from rowferry.control.operator.settings.redaction import redacted_config
@@ -225,6 +230,29 @@ def sample_form(last: LastChanges, changefeed: str) -> Form:
                 "after": one.after,
             }
             for one in last.changes
+        ],
+    }
+
+
+def target_form(target: TargetTables, changefeed: str) -> Form:
+    """Return what the tables of a sink are made of."""
+    return {
+        "message": target_words(target, changefeed),
+        "kept": target.kept,
+        "owner": target.owner or None,
+        "here": target.here,
+        "tables": [
+            {
+                "table": one.table,
+                "version": one.version,
+                "files": one.files,
+                "rows": one.rows,
+                "deleted": one.deleted,
+                "bytes": one.bytes,
+                "commit_ts": one.checkpoint_ts,
+                "at": physical_ms(one.checkpoint_ts) if one.checkpoint_ts else None,
+            }
+            for one in target.tables
         ],
     }
 

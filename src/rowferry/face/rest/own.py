@@ -42,6 +42,7 @@ from rowferry.face.rest.overview import (
     day_form,
     log_form,
     sample_form,
+    target_form,
 )
 from rowferry.face.rest.redacted_answer import all_shown
 from rowferry.face.rest.replica_config import to_config
@@ -174,6 +175,10 @@ def own_paths(operations: Operations, about: About, sources: Sources) -> APIRout
     @paths.get("/changefeeds/{changefeed_id}/sample", summary="The last changes it delivered")
     def sample(changefeed_id: Named) -> dict[str, Any]:
         return sample_form(operations.last_changes(changefeed_id), changefeed_id)
+
+    @paths.get("/changefeeds/{changefeed_id}/target", summary="What its lake tables are made of")
+    def target(changefeed_id: Named) -> dict[str, Any]:
+        return target_form(operations.target_tables(changefeed_id), changefeed_id)
 
     @paths.get("/changefeeds/{changefeed_id}/resnapshots", summary="Tables that are read again")
     def resnapshots(changefeed_id: Named) -> list[dict[str, Any]]:

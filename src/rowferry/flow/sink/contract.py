@@ -233,6 +233,73 @@ class TellsCommits(Protocol):
         """Return the data file that was assigned to an output, as users know it."""
 
 
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """What one table of a target is made of.
+
+    Attributes:
+        directory: where the table is in the target.
+        table: its name as readers of the target see it.
+        version: how many commits it has had.
+        rows: without those that were deleted.
+        deleted: rows that lie in files and count no more.
+        checkpoint_ts: up to where it has all changes, as its last commit tells; 0: unknown.
+    """
+
+    directory: str
+    table: str
+    changefeed: str
+    mode: str
+    version: int
+    files: int
+    rows: int
+    deleted: int
+    bytes: int
+    checkpoint_ts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepPiece:
+    """A bounded part of the upkeep of one table; `work` is JSON that only the sink understands.
+
+    Attributes:
+        bytes: how much of the target it reads.
+    """
+
+    work: dict[str, Any]
+    bytes: int
+
+
+@runtime_checkable
+class HasUpkeep(Protocol):
+    """A sink whose target needs looking after: its owner does it between two micro-batches.
+
+    Nothing of it changes what readers see. Whatever is left undone, also by a crash, is found due
+    again; what was written and not committed harms nobody.
+    """
+
+    def due_upkeep(self, most: int) -> tuple[UpkeepPiece, ...]:
+        """Return what is due now, at most so many pieces, whose files nobody else writes (driver).
+
+        What is small is done here and now.
+        """
+
+    def do_upkeep(self, work: dict[str, Any]) -> dict[str, Any]:
+        """Carry out a piece, in a task; return what its commit is told, as JSON. Idempotent."""
+
+    def commit_upkeep(self, done: Sequence[tuple[UpkeepPiece, dict[str, Any]]]) -> int:
+        """Put what tasks made in the place of what was there (driver); return how many files went.
+
+        A piece of which something was changed meanwhile is left out.
+
+        Raises:
+            Fenced: another owner has claimed the target.
+        """
+
+    def table_statuses(self) -> tuple[TableStatus, ...]:
+        """Return what the tables are made of, from what the owner has at hand (driver)."""
+
+
 class SegmentSink(Sink, Protocol):
     """A sink whose outputs belong to one segment each, so that tasks need not know each other."""
 

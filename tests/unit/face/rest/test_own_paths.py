@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from rowferry.control.store.contract import Hold, LogLine, Sample
 from rowferry.errors import SinkUnavailable
 from rowferry.face.about import About
 from rowferry.face.rest.overview import Overview, changefeed_item, changefeed_page
+from rowferry.flow.sink.contract import TableStatus
 
 OWN = "/api/rowferry"
 SINK = "blackhole:///?protocol=canal-json"
@@ -107,6 +109,43 @@ def test_the_overview(client: TestClient, source: str, operations: Operations) -
     assert page["config"] == {"filter": {"rules": ["shop.*"]}}
     assert page["retention_ms"] == 60_000 and page["target_ts"] is None and page["epoch"] == 1
     assert page["history"][-1]["what"] == "created"
+
+
+def test_what_lake_tables_are_made_of(
+    client: TestClient, source: str, operations: Operations, tmp_path: Path
+) -> None:
+    create(client, source)
+    other = client.get(f"{OWN}/changefeeds/one/target").json()
+    assert not other["kept"] and "no tables that need upkeep" in other["message"]
+    lake = {"sink_uri": f"delta+file://{tmp_path}/lake"}
+    assert client.post("/api/v2/changefeeds", json=body(source, "two", **lake)).is_success
+    found = client.get(f"{OWN}/changefeeds/two/target").json()
+    assert (found["kept"], found["here"], found["tables"]) == (True, False, [])
+    assert "nobody runs two" in found["message"]
+    store, now, me = operations.store, time.time() + 300, Holder.here("10.0.0.1:8300")
+    store.announce(me, "10.0.0.1:8300", now)
+    store.claim("two", me, now, 60.0)
+    found = client.get(f"{OWN}/changefeeds/two/target").json()
+    assert "ask 10.0.0.1:8300" in found["message"] and found["owner"] == "10.0.0.1:8300"
+    at = 1_700_000_000_000
+    status = TableStatus(
+        *("shop/orders", "shop.orders", "two", "upsert", 9, 2, 70, 30, 5000, at << 18)
+    )
+    operations._tables_here = lambda name: (status,) if name == "two" else None
+    found = client.get(f"{OWN}/changefeeds/two/target").json()
+    assert found["here"] and found["tables"] == [
+        {
+            "table": "shop.orders",
+            "version": 9,
+            "files": 2,
+            "rows": 70,
+            "deleted": 30,
+            "bytes": 5000,
+            "commit_ts": at << 18,
+            "at": at,
+        }
+    ]
+    assert client.get(f"{OWN}/changefeeds/none/target").status_code == 400
 
 
 def test_tables_day_and_log_of_a_changefeed(

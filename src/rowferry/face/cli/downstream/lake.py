@@ -39,7 +39,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON")
 
 @app.command("status")
 def status_command(uri: LakeUri, as_json: AsJson = False) -> None:
-    """Show each table: commits, files, rows, deleted rows that lie in files, size."""
+    """Show each table: commits, files, rows, deleted rows that lie in files, size, commit-ts."""
     out, _ = consoles()
     upkeep = _upkeep(uri)
     tables = list(upkeep.status())
@@ -49,12 +49,12 @@ def status_command(uri: LakeUri, as_json: AsJson = False) -> None:
         out.file.write(json.dumps(document, ensure_ascii=False) + "\n")
         return
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for head in ("table", "mode", "version", "files", "rows", "deleted", "size"):
+    for head in ("table", "mode", "version", "files", "rows", "deleted", "size", "commit-ts"):
         table.add_column(head)
     for one in tables:
         numbers = (one.version, one.files, one.rows, one.deleted)
         shown = [f"{n:,}" for n in numbers]
-        table.add_row(one.directory, one.mode, *shown, size(one.bytes))
+        table.add_row(one.directory, one.mode, *shown, size(one.bytes), str(one.checkpoint_ts))
     out.print(table)
     out.print(f"{counted(len(tables), 'table')}, all up to commit-ts {reached}")
 
@@ -149,14 +149,15 @@ def expire_command(
     ] = "168h",
     remove: Annotated[bool, typer.Option(help="Delete them; else they are listed")] = False,
 ) -> None:
-    """List or delete data files that were replaced some time ago."""
+    """List or delete files that were replaced some time ago, and old ones of a Delta log."""
     try:
         age: timedelta = parse_duration(older_than)
     except ValueError as err:
         raise BadOption(f"--older-than {older_than!r}: {err}") from None
-    before = _now_ms() - int(age.total_seconds() * 1000)
+    now = _now_ms()
+    before = now - int(age.total_seconds() * 1000)
     upkeep = _upkeep(uri)
-    paths = list(upkeep.expired(before))
+    paths = list(upkeep.expired(before, now))
     if remove:
         upkeep.forget(before)
     _removal(uri, paths, remove)

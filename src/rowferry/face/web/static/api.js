@@ -88,6 +88,7 @@ export const overview = () => ask("GET", "/api/rowferry/overview");
 export const changefeed = (id) => ask("GET", `/api/rowferry/changefeeds/${feed(id)}`);
 export const day = (id) => ask("GET", `/api/rowferry/changefeeds/${feed(id)}/day`);
 export const sample = (id) => ask("GET", `/api/rowferry/changefeeds/${feed(id)}/sample`);
+export const target = (id) => ask("GET", `/api/rowferry/changefeeds/${feed(id)}/target`);
 export const columns = (id, table) =>
   ask("GET", `/api/rowferry/changefeeds/${feed(id)}/columns?table=${encodeURIComponent(table)}`);
 export const log = (id) => ask("GET", `/api/rowferry/changefeeds/${feed(id)}/log`);

@@ -187,19 +187,21 @@ async function read() {
 /** Read now and then what is long: the last day, parked rows, and the log for who may see it. */
 async function readMore(id) {
   if (state.more?.id === id && Date.now() - state.more.at < MORE_EVERY_MS) return;
-  const nothing = { day: [], log: [], sample: null, parked: [] };
+  const nothing = { day: [], log: [], sample: null, target: null, parked: [] };
   const before = state.more?.id === id ? state.more : nothing;
   state.more = { ...before, id, at: Date.now() };
   const role = state.overview.you?.role ?? "admin";
-  const [day, sample, log, parked] = await Promise.all([
+  const [day, sample, target, log, parked] = await Promise.all([
     api.day(id).catch(() => null),
     api.sample(id).catch(() => null),
+    api.target(id).catch(() => null),
     role === "viewer" ? null : api.log(id).catch(() => null),
     state.detail?.id === id && !state.detail.quarantined ? [] : api.quarantine(id).catch(() => null),
   ]);
   if (state.more.id !== id) return;
   state.more.day = day?.samples ?? before.day;
   state.more.sample = sample ?? before.sample;
+  state.more.target = target ?? before.target;
   state.more.log = log?.lines ?? before.log;
   state.more.parked = parked ?? before.parked;
   render();

@@ -227,6 +227,28 @@ function lastChanges(more, now) {
   );
 }
 
+/** Return what the tables of a lake are made of, where the sink is one. */
+function lakeTables(more, now) {
+  const target = more?.target;
+  if (!target?.kept) return null;
+  const share = ({ rows, deleted }) => (deleted ? `${((100 * deleted) / (rows + deleted)).toFixed(1)}%` : "–");
+  const cells = (t) => [
+    t.table,
+    count(t.files),
+    count(t.rows),
+    share(t),
+    bytes(t.bytes),
+    t.at === null ? "–" : h("span", { title: t.commit_ts }, ago(t.at, now)),
+  ];
+  return card(
+    "Lake tables",
+    target.tables.length ? String(target.tables.length) : "",
+    target.tables.length
+      ? wide(["Table", "Files", "Rows", "Deleted", "Size", "Commit-ts"], target.tables.map(cells))
+      : h("p", { class: "muted" }, `${target.here ? "Nothing was written yet" : target.message}.`),
+  );
+}
+
 function logLines(more, now) {
   if (!more?.log?.length) return null;
   return card(
@@ -493,7 +515,7 @@ export function detailView(state) {
     h(
       "div",
       { class: "halves" },
-      h("div", {}, captured(feed, busy, now), position(feed), ranges(feed), schemaChanges(feed, now)),
+      h("div", {}, captured(feed, busy, now), lakeTables(state.more, now), position(feed), ranges(feed), schemaChanges(feed, now)),
       h("div", {}, history(feed, now), logLines(state.more, now), settings(feed)),
     ),
   );

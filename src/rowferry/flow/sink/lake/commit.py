@@ -220,9 +220,6 @@ class LakeTarget(Protocol):
     def forbid(self, note: CommitNote, guard: Guard) -> bool:
         """Let no commit of a plan in that was given up; return whether it is there already."""
 
-    def maintain(self, note: CommitNote, guard: Guard) -> None:
-        """Sum the log up and merge small files, where that is due."""
-
     def commits_of(self, changefeed: str, micro_batches: Collection[int]) -> dict[int, str]:
         """Return which commit of the table's history has the rows of a micro-batch, by its number.
 

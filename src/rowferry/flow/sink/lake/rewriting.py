@@ -7,8 +7,13 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
+from rowferry.flow.sink.lake.data_file import parquet_bytes
+from rowferry.flow.sink.lake.draft import note_of
 from rowferry.flow.sink.lake.keys import keys_of
+from rowferry.flow.sink.lake.runs import run_of, run_path
 from rowferry.flow.sink.lake.stored_columns import Evolution, StoredColumns, arrow_type
+from rowferry.flow.sink.storage.files import Files
+from rowferry.moment import moment
 
 
 class Sized(Protocol):
@@ -61,6 +66,27 @@ def merge_groups(
             groups.append(group)
         group.append(file)
     return groups
+
+
+def put_data_file(
+    files: Files,
+    root: str,
+    name: str,
+    rows: pa.Table,
+    key: Sequence[str],
+    stored: pa.Table | None = None,
+) -> dict[str, Any]:
+    """Put a data file, and its key run where there is a key; return what a commit is told.
+
+    `stored` has the same rows with the schema that the file has, where that is another one.
+    """
+    content = parquet_bytes(rows if stored is None else stored)
+    moment("put rewritten file")
+    files.overwrite(f"{root}/{name}", content)
+    if key:
+        run = run_of(tuple(key), rows.select(list(key))).content()
+        files.overwrite(run_path(root, name), run)
+    return {**note_of(rows), "size": len(content)}
 
 
 def with_evolved(rows: pa.Table, evolution: Evolution, filled: Mapping[str, pa.Scalar]) -> pa.Table:

@@ -11,7 +11,7 @@ from rowferry.change.plan import Output, Plan, Receipt, Segment, Stretch, TableS
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadInput, OptionsConflict, SinkError, TargetLost, TargetWentBack
 from rowferry.flow.dispatch.table_layouts import TableLayouts
-from rowferry.flow.sink.contract import RESTORE, Owner, SinkTraits
+from rowferry.flow.sink.contract import RESTORE, Owner, SinkTraits, TableStatus, UpkeepPiece
 from rowferry.flow.sink.defaults import SegmentDefaults
 from rowferry.flow.sink.lake.columns import LakeColumns
 from rowferry.flow.sink.lake.commit import (
@@ -25,9 +25,11 @@ from rowferry.flow.sink.lake.history import TableHistory
 from rowferry.flow.sink.lake.layout import PROGRESS, Progress, table_directory
 from rowferry.flow.sink.lake.layouts import LakeLayouts
 from rowferry.flow.sink.lake.options import LakeFileOptions, LakeOptions
+from rowferry.flow.sink.lake.own_upkeep import OwnUpkeep
 from rowferry.flow.sink.lake.progress_file import ProgressFile
 from rowferry.flow.sink.lake.runs import run_path
 from rowferry.flow.sink.lake.table_changes import TableChanges, moved_directories
+from rowferry.flow.sink.lake.table_upkeep import Merge, TableUpkeep
 from rowferry.flow.sink.lake.task_files import TaskFiles, path_of, root_of
 from rowferry.flow.sink.lake.upkeep import LakeUpkeep
 from rowferry.flow.sink.storage.files import Files, each_fenced
@@ -89,6 +91,7 @@ class LakeSink(SegmentDefaults, ABC):
         self._delivered: set[str] = set()
         self._reached = 0
         self._noted = Progress()  # in the lake when it was opened, until the first plan is made
+        self._own_upkeep = OwnUpkeep(self._upkeep_of, options.optimize_after)
 
     @classmethod
     @abstractmethod
@@ -106,6 +109,10 @@ class LakeSink(SegmentDefaults, ABC):
     @abstractmethod
     def history(self, directory: str) -> TableHistory:
         """Return the versions of a table; asks nobody."""
+
+    @abstractmethod
+    def table_upkeep(self, target: Any) -> TableUpkeep:
+        """Return what keeps a table of `target_at` in shape; asks nobody."""
 
     @abstractmethod
     def upkeep(self) -> LakeUpkeep:
@@ -316,9 +323,10 @@ class LakeSink(SegmentDefaults, ABC):
         self._advance(plan, note, len(plan.stretch.schema_changes))
         if plan.sink_state:
             self._remember(plan.sink_state)
-        for directory in sorted({o.target["directory"] for o in plan.outputs}):
-            if self._target(directory).exists():
-                self._target(directory).maintain(note, self._ownership.fenced)
+        written = {o.target["directory"] for o in plan.outputs}
+        changed = (c.written_as for c in plan.stretch.schema_changes)
+        written |= {table_directory(table) for table in changed if table.table}
+        self._own_upkeep.wrote(sorted(written), note)
 
     def _note(self, plan: Plan) -> CommitNote:
         owner = self._owner
@@ -476,6 +484,39 @@ class LakeSink(SegmentDefaults, ABC):
         stem = plain.removesuffix(".parquet") + "-"
         names = [e.name for e in self._files.entries(root_of(output)) if e.name.startswith(stem)]
         return [plain, *names]
+
+    # --- upkeep ----------------------------------------------------------------------------------
+
+    def due_upkeep(self, most: int) -> tuple[UpkeepPiece, ...]:
+        """Return what is to be merged now; what sums logs up is done here.
+
+        Names of new files have the owner's epoch: whoever was replaced writes others.
+        """
+        owner = self._owner
+        moment("look for upkeep of lake")
+        return self._own_upkeep.due(f"{owner.epoch:05d}", most) if owner is not None else ()
+
+    def do_upkeep(self, work: dict[str, Any]) -> dict[str, Any]:
+        """Write the file that takes the place of others, in a task."""
+        merge = Merge.from_json(work)
+        return self.table_upkeep(self.target_at(merge.directory)).write(merge)
+
+    def commit_upkeep(self, done: Sequence[tuple[UpkeepPiece, dict[str, Any]]]) -> int:
+        """Commit what tasks have written, as far as the files that it replaces are as they were.
+
+        Raises:
+            Fenced: another owner has claimed the prefix.
+        """
+        moment("commit upkeep of lake")
+        return self._own_upkeep.commit(done, self._ownership.fenced)
+
+    def table_statuses(self) -> tuple[TableStatus, ...]:
+        """Return what the tables are made of, as far as this owner has seen them."""
+        moment("look what lake tables are made of")
+        return self._own_upkeep.statuses(self._delivered)
+
+    def _upkeep_of(self, directory: str) -> TableUpkeep:
+        return self.table_upkeep(self._target(directory))
 
     # --- afterwards ------------------------------------------------------------------------------
 

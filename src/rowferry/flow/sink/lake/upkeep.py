@@ -4,32 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from rowferry.flow.sink.contract import TableStatus
 from rowferry.flow.sink.lake.commit import CommitNote
 from rowferry.flow.sink.lake.layout import PROGRESS, Progress
 from rowferry.flow.sink.storage.files import Files
 from rowferry.moment import moment
-
-
-@dataclass(frozen=True, slots=True)
-class TableStatus:
-    """What one table is made of.
-
-    Attributes:
-        version: how many commits it has had.
-        rows: without those that were deleted.
-        deleted: rows that lie in files and count no more.
-    """
-
-    directory: str
-    changefeed: str
-    mode: str
-    version: int
-    files: int
-    rows: int
-    deleted: int
-    bytes: int
 
 
 class LakeUpkeep(ABC):
@@ -69,8 +49,11 @@ class LakeUpkeep(ABC):
         """Yield the files that no commit names, nor a plan that is still to be carried out."""
 
     @abstractmethod
-    def expired(self, before_ms: int) -> Iterator[str]:
-        """Yield the files that were taken out of their tables before a moment."""
+    def expired(self, before_ms: int, now_ms: int) -> Iterator[str]:
+        """Yield the files that were taken out of their tables before a moment.
+
+        Where a table's log grows, also its files that nobody needs who begins at a checkpoint.
+        """
 
     def forget(self, before_ms: int) -> None:
         """Take versions from before a moment out of the tables; `expired` lists their files.

@@ -88,7 +88,7 @@ def test_expired_versions_are_refused(tmp_path: Path) -> None:
     history = delta.sink.history("shop/orders")
     early = commit_at(history, NOON + 2, reached(delta))
     history.require(early.version)
-    for path in list(delta.sink.upkeep().expired(1 << 60)):
+    for path in list(delta.sink.upkeep().expired(1 << 60, 0)):
         delta.sink.upkeep().remove(path)
     with pytest.raises(NoSuchVersion, match="has expired: .*parquet was deleted"):
         history.require(early.version)

@@ -16,11 +16,12 @@ from pyiceberg.table.statistics import StatisticsFile
 from typer.testing import CliRunner
 
 from iceberg_kit import IcebergLake
-from lake_kit import PLAIN, Lake, Model, ordered
+from lake_kit import PLAIN, Changes, Lake, Model, ordered
 from rowferry.change.chunk import DdlKind, Op
 from rowferry.change.table import TableId
 from rowferry.errors import BadInput, BadUri, SinkUnwritable
 from rowferry.face.cli.downstream.lake import app
+from rowferry.flow.sink.lake.delta.log_retention import retention_ms
 
 
 def told(*words: str) -> str:
@@ -94,6 +95,59 @@ def test_what_was_replaced_more_than_a_week_ago_is_found_behind_a_checkpoint(
     (old, found) = told("expire", lake.uri).splitlines()
     assert found == "1 lake file" and old.startswith("shop/orders/part-")
     assert (tmp_path / old).is_file() and str(tmp_path / old) not in lake.data_files()
+
+
+def test_the_log_of_a_delta_table_is_removed_behind_a_checkpoint_when_it_is_old(
+    tmp_path: Path,
+) -> None:
+    lake = Lake(tmp_path, "&checkpoint-interval=3")
+    lake.open()
+    now, model = int(time.time() * 1000), Model(PLAIN, 7)
+    for days in (40, 39, 38, 37, 36, 35, 34, 33, 2, 1):
+        plan = replace(lake.plan(PLAIN), planned_at_ms=now - days * 86_400_000)
+        lake.publish(plan, PLAIN, lake.write(plan, PLAIN, [model.changes(30)]))
+    log = tmp_path / "shop/orders/_delta_log"
+    before = {p.name for p in log.iterdir()}
+    assert {f"{n:020d}.checkpoint.parquet" for n in (3, 6, 9)} <= before
+    found = told("expire", lake.uri).splitlines()
+    old = [line for line in found if "_delta_log" in line]
+    # 7 is the last version that is old enough to be left out: it begins at the checkpoint of 6.
+    wanted = [f"{n:020d}.json" for n in (0, 1, 2)]
+    wanted += [f"{3:020d}.checkpoint.parquet"] + [f"{n:020d}.json" for n in (3, 4, 5)]
+    assert old == [f"shop/orders/_delta_log/{name}" for name in wanted]
+    kept = told("expire", lake.uri, "--older-than", "864h")  # 36 days: longer than the log is kept
+    old = [line for line in kept.splitlines() if "_delta_log" in line]
+    assert [line.rpartition("/")[2] for line in old] == wanted[:3]
+    told("expire", lake.uri, "--remove")
+    assert {p.name for p in log.iterdir()} == before - set(wanted)
+    assert ordered(lake.rows(), ["id"]) == model.expected()
+    lake.step(PLAIN, model.changes(30))
+    lake.open()
+    lake.step(PLAIN, model.changes(30))
+    assert ordered(lake.rows(), ["id"]) == model.expected()
+    told("orphans", lake.uri, "--remove")  # what was replaced more than 14 days ago
+    assert ordered(lake.rows(), ["id"]) == model.expected()
+
+
+@pytest.mark.parametrize(
+    ("given", "days"),
+    [("", 30), ("interval 2 weeks 1 day", 15), ("INTERVAL 1 DAYS", 1), ("forever", None)],
+)
+def test_how_long_a_delta_table_keeps_its_log(given: str, days: int | None) -> None:
+    assert retention_ms(given) == (None if days is None else days * 86_400_000)
+
+
+def test_no_log_is_removed_where_no_checkpoint_is_named(tmp_path: Path) -> None:
+    """As after a crash between a checkpoint and the file that leads readers to it."""
+    lake = Lake(tmp_path, "&checkpoint-interval=2")
+    lake.open()
+    now = int(time.time() * 1000)
+    for number in range(5):
+        changes: Changes = [(Op.INSERT, None, {"id": number, "note": "a"})]
+        plan = replace(lake.plan(PLAIN), planned_at_ms=now - 90 * 86_400_000)
+        lake.publish(plan, PLAIN, lake.write(plan, PLAIN, [changes]))
+    (tmp_path / "shop/orders/_delta_log/_last_checkpoint").unlink()
+    assert "_delta_log" not in told("expire", lake.uri)
 
 
 def test_a_feed_goes_on_after_files_were_merged_under_it(lake: Lake) -> None:

@@ -1,10 +1,9 @@
-"""Data files of a Delta table written anew: merged, purged, or with other columns."""
+"""Data files of a Delta table written anew, with other columns."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -14,24 +13,15 @@ from rowferry.errors import TargetLost
 from rowferry.flow.sink.contract import RESTORE
 from rowferry.flow.sink.lake.columns import LakeColumns
 from rowferry.flow.sink.lake.commit import CommitNote
-from rowferry.flow.sink.lake.data_file import (
-    parquet_bytes,
-    read_parquet,
-    with_constants,
-    without_rows,
-)
+from rowferry.flow.sink.lake.data_file import read_parquet, with_constants, without_rows
 from rowferry.flow.sink.lake.delta.deletion_vector import RowNumbers
-from rowferry.flow.sink.lake.delta.log import LiveFile, TableState
+from rowferry.flow.sink.lake.delta.log import LiveFile
 from rowferry.flow.sink.lake.delta.partition_values import held_values
-from rowferry.flow.sink.lake.draft import note_of
-from rowferry.flow.sink.lake.rewriting import fitting, in_key_order, merge_groups, with_evolved
-from rowferry.flow.sink.lake.runs import run_of, run_path
+from rowferry.flow.sink.lake.rewriting import put_data_file, with_evolved
 from rowferry.flow.sink.lake.stored_columns import Evolution, StoredColumns, fill_value
 from rowferry.flow.sink.storage.files import Files
 from rowferry.moment import moment
 
-_SMALL: Final = 0.75  # of the wanted size
-_DELETED: Final = 0.3  # share of rows from which on a file is written anew
 Gone = Callable[[LiveFile], RowNumbers]
 
 
@@ -55,38 +45,6 @@ class Rewriter:
         self._lake = lake
         self._note = note
         self._key = key
-        self._columns: StoredColumns | None = None
-
-    def is_due(self, state: TableState, wanted: int, file_size: int) -> bool:
-        """Return whether a table has so many small or mostly deleted files that can be merged."""
-        groups = merge_groups(_poor(state, file_size), file_size, _partition)
-        return sum(len(g) for g in groups if len(g) > 1 or g[0].deleted) >= wanted
-
-    def merged(
-        self, state: TableState, file_size: int, key: tuple[str, ...], gone: Gone
-    ) -> tuple[int, list[dict[str, Any]]]:
-        """Return how many files are replaced, and the actions that do it; rows stay the same."""
-        self._key = key
-        poor = _poor(state, file_size)
-        if len(poor) < 2 and not any(f.deleted for f in poor):
-            return 0, []
-        columns = state.columns
-        if columns is None:
-            return 0, []
-        self._columns = columns
-        new_actions: list[dict[str, Any]] = []
-        count = 0
-        for group in merge_groups(poor, file_size, _partition):
-            if len(group) < 2 and not group[0].deleted:
-                continue  # nothing to merge it with in its partition
-            count += len(group)
-            rows = pa.concat_tables([fitting(self._rows(f, gone), columns) for f in group])
-            new_actions += [f.removal(self._note.at_ms, data_change=False) for f in group]
-            name = f"merged-{state.version + 1:010d}-{uuid4().hex}.parquet"
-            new_actions += self._put(
-                name, in_key_order(rows, self._key), group[0].add, data_change=False
-            )
-        return count, new_actions
 
     def evolved(
         self, old: Sequence[LiveFile], evolution: Evolution, table: TableSchema, gone: Gone
@@ -102,56 +60,53 @@ class Rewriter:
             self._key = tuple(
                 f.physical for f in evolution.columns.fields if f.name.lower() in wanted
             )
-        self._columns = evolution.columns
         new_actions: list[dict[str, Any]] = []
         for file in old:
-            rows = self._rows(file, gone)
+            rows = live_rows(self._files, self._directory, file, evolution.columns, gone)
             new_actions.append(file.removal(self._note.at_ms))
             rows = with_evolved(rows, evolution, values)
             name = f"evolved-{table.version}-{uuid4().hex}.parquet"
-            new_actions += self._put(name, rows, file.add, data_change=True)
+            new_actions += self._put(name, rows, file.add)
         return new_actions
 
-    def _rows(self, file: LiveFile, gone: Gone) -> pa.Table:
-        moment("read data file to write it anew")
-        path = f"{self._directory}/{file.path}"
-        stored = self._files.get(path)
-        if stored is None:
-            raise TargetLost(f"{self._files.shown(path)} is gone, a data file; {RESTORE}")
-        rows = with_constants(read_parquet(stored.data), held_values(file.add, self._columns))
-        return without_rows(rows, gone(file))
-
-    def _put(
-        self, name: str, rows: pa.Table, like: Mapping[str, Any], data_change: bool
-    ) -> list[dict[str, Any]]:
+    def _put(self, name: str, rows: pa.Table, like: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Put a file of the partition that another one is of."""
         if not rows.num_rows:
             return []
-        data = parquet_bytes(rows)
-        moment("put rewritten file")
-        self._files.overwrite(f"{self._directory}/{name}", data)
-        if self._key:
-            run = run_of(self._key, rows.select(list(self._key))).content()
-            self._files.overwrite(run_path(self._directory, name), run)
-        add = {
-            "path": name,
-            "partitionValues": like.get("partitionValues") or {},
-            "size": len(data),
-            "modificationTime": self._note.at_ms,
-            "dataChange": data_change,
-            "stats": note_of(rows)["stats"],
-        }
-        return [{"add": add}]
+        made = put_data_file(self._files, self._directory, name, rows, self._key)
+        return [{"add": added(name, made, like, self._note, data_change=True)}]
 
 
-def _partition(file: LiveFile) -> str:
-    return json.dumps(file.add.get("partitionValues") or {}, sort_keys=True)
+def live_rows(
+    files: Files,
+    directory: str,
+    file: LiveFile,
+    columns: StoredColumns | None,
+    gone: Gone,
+) -> pa.Table:
+    """Return the rows of a data file that count."""
+    moment("read data file to write it anew")
+    path = f"{directory}/{file.path}"
+    stored = files.get(path)
+    if stored is None:
+        raise TargetLost(f"{files.shown(path)} is gone, a data file; {RESTORE}")
+    rows = with_constants(read_parquet(stored.data), held_values(file.add, columns))
+    return without_rows(rows, gone(file))
 
 
-def _poor(state: TableState, file_size: int) -> list[LiveFile]:
-    """Return the files that are small, or of which many rows are deleted."""
-    return [
-        f
-        for f in state.files.values()
-        if f.size < file_size * _SMALL or f.deleted > f.records * _DELETED
-    ]
+def added(
+    name: str,
+    made: Mapping[str, Any],
+    like: Mapping[str, Any],
+    note: CommitNote,
+    data_change: bool,
+) -> dict[str, Any]:
+    """Return the action that adds a file of the partition that another one is of."""
+    return {
+        "path": name,
+        "partitionValues": like.get("partitionValues") or {},
+        "size": made["size"],
+        "modificationTime": note.at_ms,
+        "dataChange": data_change,
+        "stats": made["stats"],
+    }

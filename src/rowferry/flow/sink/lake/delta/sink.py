@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from rowferry.flow.sink.lake.delta.history import DeltaHistory
+from rowferry.flow.sink.lake.delta.table_upkeep import DeltaTableUpkeep
 from rowferry.flow.sink.lake.delta.tables import DeltaTables
 from rowferry.flow.sink.lake.delta.target import DeltaTarget
 from rowferry.flow.sink.lake.delta.upkeep import DeltaUpkeep
@@ -45,6 +46,10 @@ class DeltaSink(LakeSink):
         """Return the versions of the Delta table of a directory."""
         return DeltaHistory(self._files, self.target_at(directory))
 
+    def table_upkeep(self, target: DeltaTarget) -> DeltaTableUpkeep:
+        """Return what keeps a Delta table in shape."""
+        return DeltaTableUpkeep(self._files, target, self._settings)
+
     def upkeep(self) -> DeltaUpkeep:
         """Return what looks after the tables without a feed."""
-        return DeltaUpkeep(self._files, self._settings)
+        return DeltaUpkeep(self._files, self._settings, self.table_upkeep)

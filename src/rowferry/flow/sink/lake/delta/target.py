@@ -44,7 +44,6 @@ from rowferry.flow.sink.lake.delta.deletion_vector import (
 )
 from rowferry.flow.sink.lake.delta.log import ROW_COMMITS, DeltaLog, LiveFile, TableState
 from rowferry.flow.sink.lake.delta.partition_values import (
-    FILE_SIZE,
     held_values,
     partition_values,
     stored_layout,
@@ -394,39 +393,20 @@ class DeltaTarget:
         self._commit(note, actions, guard)
         return note.is_done(self.state.transactions)
 
-    def maintain(self, note: CommitNote, guard: Guard) -> None:
-        """Merge small files and sum the log up, where that is due."""
-        wanted = self._settings.optimize_after
-        if wanted and self.state.exists:
-            rewriter = self._rewriter(note)
-            if rewriter.is_due(self.state, wanted, self._file_size(self.state)):
-                self.optimize(note, guard)
-        every = self._settings.checkpoint_interval
-        if self.state.exists and self.state.version and self.state.version % every == 0:
-            self.write_checkpoint(note.at_ms)
-
     def write_checkpoint(self, now_ms: int) -> None:
         """Sum the log up."""
         self._log.write_checkpoint(self.state, now_ms)
 
-    def optimize(self, note: CommitNote, guard: Guard) -> int:
-        """Merge small files and purge deleted rows; return how many files were replaced."""
-        count = 0
-
-        def actions(state: TableState) -> list[Action] | None:
-            nonlocal count
-            count, merged = self._rewriter(note).merged(
-                state, self._file_size(state), self._key_of(state), self.rows_gone
-            )
-            return commit_head(note, "OPTIMIZE", {}) + merged if merged else None
-
+    def commit(
+        self,
+        note: CommitNote,
+        actions: Callable[[TableState], list[Action] | None],
+        guard: Guard,
+    ) -> None:
+        """Commit what `actions` makes of the table as it is now; None: nothing."""
         self._commit(note, actions, guard)
-        return count
 
     # --- pieces ----------------------------------------------------------------------------------
-
-    def _file_size(self, state: TableState) -> int:
-        return self._settings.size_of(state.configuration.get(FILE_SIZE, ""))
 
     def _rewriter(self, note: CommitNote) -> Rewriter:
         key = () if self._lake.changelog else self._key
@@ -438,15 +418,6 @@ class DeltaTarget:
         names = tuple(f.physical for f in columns.fields if f.source and f.name.lower() in wanted)
         self._key = names
         return names
-
-    def _key_of(self, state: TableState) -> tuple[str, ...]:
-        """Return the key's columns as the table itself tells them."""
-        if self._lake.changelog:
-            return ()
-        key_text = state.configuration.get("rowferry.key", "")
-        columns = self._columns(state)
-        wanted = set(key_text.split("\n"))
-        return tuple(f.physical for f in columns.fields if f.name in wanted) if columns else ()
 
     def _commit(
         self,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from urllib.parse import unquote
 
+from rowferry.flow.sink.contract import TableStatus
 from rowferry.flow.sink.lake.commit import TargetSettings
 from rowferry.flow.sink.lake.delta.deletion_vector import vector_path
-from rowferry.flow.sink.lake.delta.log import LOG, TableState
+from rowferry.flow.sink.lake.delta.log import LOG, DeltaLog, TableState
+from rowferry.flow.sink.lake.delta.log_retention import RETENTION, old_log_files, retention_ms
 from rowferry.flow.sink.lake.delta.target import DeltaTarget
 from rowferry.flow.sink.lake.layout import table_directories, tree
 from rowferry.flow.sink.lake.runs import run_path
-from rowferry.flow.sink.lake.upkeep import LakeUpkeep, TableStatus, is_pending
+from rowferry.flow.sink.lake.table_upkeep import TableUpkeep
+from rowferry.flow.sink.lake.upkeep import LakeUpkeep, is_pending
 from rowferry.flow.sink.storage.files import Files
 from rowferry.moment import moment
 
@@ -19,26 +22,20 @@ from rowferry.moment import moment
 class DeltaUpkeep(LakeUpkeep):
     """The Delta tables of a lake, one after the other."""
 
-    def __init__(self, files: Files, settings: TargetSettings) -> None:
+    def __init__(
+        self,
+        files: Files,
+        settings: TargetSettings,
+        upkeep_of: Callable[[DeltaTarget], TableUpkeep],
+    ) -> None:
         super().__init__(files)
-        self._settings = settings
+        self._settings, self._upkeep_of = settings, upkeep_of
 
     def status(self) -> Iterator[TableStatus]:
         """Yield the state of each table."""
         for target in self._targets():
-            state = target.refreshed()
-            live = list(state.files.values())
-            deleted = sum(f.deleted for f in live)
-            yield TableStatus(
-                target.directory,
-                state.configuration.get("rowferry.changefeed", ""),
-                state.configuration.get("rowferry.mode", ""),
-                state.version,
-                len(live),
-                sum(f.records for f in live) - deleted,
-                deleted,
-                sum(f.size for f in live),
-            )
+            if status := self._upkeep_of(target).status():
+                yield status
 
     def optimize(self, now_ms: int) -> Iterator[tuple[str, int]]:
         """Merge small files of each table; yield how many files were replaced.
@@ -47,7 +44,7 @@ class DeltaUpkeep(LakeUpkeep):
         """
         for target in self._targets():
             owner = target.refreshed().configuration.get("rowferry.changefeed", "")
-            count = target.optimize(self.note(owner, now_ms), self._files.locked)
+            count = self._upkeep_of(target).optimize(self.note(owner, now_ms), self._files.locked)
             if count:
                 target.write_checkpoint(now_ms)
             yield target.directory, count
@@ -64,8 +61,11 @@ class DeltaUpkeep(LakeUpkeep):
                     continue
                 yield path
 
-    def expired(self, before_ms: int) -> Iterator[str]:
-        """Yield the files that were taken out of their tables before a moment."""
+    def expired(self, before_ms: int, now_ms: int) -> Iterator[str]:
+        """Yield the files that were taken out of their tables before a moment.
+
+        After them, of each table, the files of its log that are older than it keeps its log.
+        """
         for target in self._targets():
             state = target.refreshed()
             needed = {f.path for f in state.files.values()}
@@ -84,6 +84,11 @@ class DeltaUpkeep(LakeUpkeep):
                 moment("look for expired file")
                 if self._files.exists(path):
                     yield path
+            kept_ms = retention_ms(state.configuration.get(RETENTION, ""))
+            if kept_ms is not None:
+                log = DeltaLog(self._files, target.directory)
+                since_ms = min(before_ms, now_ms - kept_ms)
+                yield from old_log_files(self._files, log, since_ms, state.version)
 
     def _targets(self) -> Iterator[DeltaTarget]:
         """Yield the tables that changefeeds have made; those of others are none of ours."""

@@ -12,6 +12,7 @@ from rowferry.flow.sink.lake.iceberg.file_io import FilesIO
 from rowferry.flow.sink.lake.iceberg.glue.calls import AwsGiven
 from rowferry.flow.sink.lake.iceberg.history import IcebergHistory
 from rowferry.flow.sink.lake.iceberg.options import IcebergOptions
+from rowferry.flow.sink.lake.iceberg.table_upkeep import IcebergTableUpkeep
 from rowferry.flow.sink.lake.iceberg.tables import IcebergTables
 from rowferry.flow.sink.lake.iceberg.target import IcebergTarget
 from rowferry.flow.sink.lake.iceberg.upkeep import IcebergUpkeep
@@ -91,6 +92,12 @@ class IcebergSink(LakeSink):
         """Return the snapshots of the Iceberg table of a directory's name."""
         return IcebergHistory(self._files, self._catalog, directory)
 
+    def table_upkeep(self, target: IcebergTarget) -> IcebergTableUpkeep:
+        """Return what keeps an Iceberg table in shape."""
+        return IcebergTableUpkeep(self._files, self._catalog.io, target, self._settings)
+
     def upkeep(self) -> IcebergUpkeep:
         """Return what looks after the tables without a feed."""
-        return IcebergUpkeep(self._files, self.tables(), self._catalog, self.target_at)
+        return IcebergUpkeep(
+            self._files, self.tables(), self._catalog, self.target_at, self.table_upkeep
+        )

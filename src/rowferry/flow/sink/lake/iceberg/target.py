@@ -326,31 +326,11 @@ class IcebergTarget:
         self._commit(note, "", changed, guard)
         return note.is_done(self.state.notes)
 
-    def maintain(self, note: CommitNote, guard: Guard) -> None:
-        """Merge small files, where that is due."""
-        wanted = self._settings.optimize_after
-        if wanted and self.state.exists:
-            size, rewriter = self._file_size(self.state), self._rewriter(note, self.state)
-            small = rewriter.mergeable(rewriter.poor(self.state, size), size)
-            if max(sum(map(len, small)), len(self.state.deletes)) >= wanted:
-                self.optimize(note, guard)
-
-    def optimize(self, note: CommitNote, guard: Guard) -> int:
-        """Merge small files and purge deleted rows; return how many files were replaced."""
-        count = 0
-
-        def changed(state: IcebergState) -> TableChange | None:
-            nonlocal count
-            columns = state.columns
-            if columns is None:
-                return None
-            rewriter = self._rewriter(note, state)
-            draft = rewriter.merged(state, self._file_size(state), columns)
-            count = len(draft.removed) + len(draft.removed_deletes)
-            return TableChange(draft) if draft.has_changes else None
-
-        self._commit(note, "", changed, guard)
-        return count
+    def commit(
+        self, note: CommitNote, change: Callable[[IcebergState], TableChange | None], guard: Guard
+    ) -> None:
+        """Commit what `change` makes of the table as it is now; None: nothing."""
+        self._commit(note, "", change, guard)
 
     def commits_of(self, changefeed: str, micro_batches: Collection[int]) -> dict[int, str]:
         """Return the snapshots that have the rows of micro-batches."""
@@ -370,9 +350,6 @@ class IcebergTarget:
         raise SinkUnavailable(f"{self.shown} is committed to by others all the time")
 
     # --- pieces ----------------------------------------------------------------------------------
-
-    def _file_size(self, state: IcebergState) -> int:
-        return self._settings.size_of(state.properties.get(FILE_SIZE, ""))
 
     def _rewriter(self, note: CommitNote, state: IcebergState) -> IcebergRewriter:
         key: tuple[str, ...] = ()

@@ -8,13 +8,15 @@ from typing import Final
 from pyiceberg.table.metadata import TableMetadata
 
 from rowferry.errors import BadInput, TargetUnfit
+from rowferry.flow.sink.contract import TableStatus
 from rowferry.flow.sink.lake.iceberg.catalog import IcebergCatalog
-from rowferry.flow.sink.lake.iceberg.state import CHANGEFEED, MODE
+from rowferry.flow.sink.lake.iceberg.state import CHANGEFEED
 from rowferry.flow.sink.lake.iceberg.tables import IcebergTables
 from rowferry.flow.sink.lake.iceberg.target import IcebergTarget, older_than
 from rowferry.flow.sink.lake.layout import OWN_FILES, tree
 from rowferry.flow.sink.lake.runs import run_path
-from rowferry.flow.sink.lake.upkeep import LakeUpkeep, TableStatus, is_pending
+from rowferry.flow.sink.lake.table_upkeep import TableUpkeep
+from rowferry.flow.sink.lake.upkeep import LakeUpkeep, is_pending
 from rowferry.flow.sink.storage.files import Files
 from rowferry.moment import moment
 
@@ -30,8 +32,10 @@ class IcebergUpkeep(LakeUpkeep):
         tables: IcebergTables,
         catalog: IcebergCatalog,
         target_at: Callable[[str], IcebergTarget],
+        upkeep_of: Callable[[IcebergTarget], TableUpkeep],
     ) -> None:
         super().__init__(files)
+        self._upkeep_of = upkeep_of
         self._tables = tables
         self._catalog = catalog
         self._target_at = target_at
@@ -39,26 +43,18 @@ class IcebergUpkeep(LakeUpkeep):
     def status(self) -> Iterator[TableStatus]:
         """Yield the state of each table."""
         for target in self._targets():
-            state = target.refreshed()
-            live = list(state.files.values())
-            deleted = sum(len(target.rows_gone(f)) for f in live)
-            yield TableStatus(
-                target.directory,
-                state.properties.get(CHANGEFEED, ""),
-                state.properties.get(MODE, ""),
-                state.sequence_number,
-                len(live),
-                sum(f.records for f in live) - deleted,
-                deleted,
-                sum(f.size for f in live),
-            )
+            if status := self._upkeep_of(target).status():
+                yield status
 
     def optimize(self, now_ms: int) -> Iterator[tuple[str, int]]:
         """Merge small files of each table; yield how many files were replaced."""
         for target in self._targets():
             owner = target.refreshed().properties.get(CHANGEFEED, "")
             note = self.note(owner, now_ms)
-            yield target.directory, target.optimize(note, self._files.locked)
+            yield (
+                target.directory,
+                self._upkeep_of(target).optimize(note, self._files.locked),
+            )
 
     def orphans(self) -> Iterator[str]:
         """Yield the files that no snapshot reaches, nor a plan that is still to be carried out.
@@ -104,7 +100,7 @@ class IcebergUpkeep(LakeUpkeep):
         file = self._catalog.file
         return bool(file) and self._files.shown(path).startswith(file)
 
-    def expired(self, before_ms: int) -> Iterator[str]:
+    def expired(self, before_ms: int, now_ms: int) -> Iterator[str]:
         """Yield the files that only snapshots from before a moment reach."""
         directories = [target.directory for target in self._targets()]
         kept, every = self._reached(directories, before_ms), self._reached(directories, 0)
