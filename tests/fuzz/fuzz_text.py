@@ -22,7 +22,6 @@ from rowferry.errors import NoSuchChangefeed, SinkDamaged
 from rowferry.face.about import About
 from rowferry.face.rest.app import create_app
 from rowferry.flow.assemble import sink_traits
-from rowferry.mysql.ddl.text import first_words
 from rowferry.flow.decide.expression import Expression
 from rowferry.flow.decide.table_filter import TableFilter
 from rowferry.flow.encode.parquet.format import Parquet
@@ -31,6 +30,7 @@ from rowferry.flow.sink.storage.paths import SchemaFile, parse_path
 from rowferry.flow.sink.storage.schema_file import of_table, read_document
 from rowferry.mysql.ddl.rename import rename_tables
 from rowferry.mysql.ddl.statement import parse_create, plan_ddl
+from rowferry.mysql.ddl.text import first_words
 from rowferry.spec.changefeed import NO_PLACE, ChangefeedSpec
 from rowferry.spec.config_file import read_config
 from rowferry.spec.uri import Uri
