@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from rowferry.flow.capture.binlog.client.packets import PacketBuffer
+from rowferry.flow.capture.binlog.frame.read_ahead import ReadAhead
+from rowferry.testing.harness import wait_for
 
 ROOM = 256 << 10
 LOGIN: Any = "the server"
@@ -77,3 +79,53 @@ def test_untaken_bytes_and_joined_events_move_with_the_buffer() -> None:
         assert stream.next_event() == bytes([number % 200]) * 89
     assert len(stream.data) == ROOM
     assert moved > 0
+
+
+def test_room_follows_what_is_still_needed() -> None:
+    """Being behind for a moment now and then does not keep the room of one long transaction."""
+    stream = Arriving()
+    stream.coming = packet(3 << 20, 7)
+    stream.next_event()
+    for number in range(1200):
+        size = 150 << 10 if number % 50 == 0 else 900
+        whole = packet(size, number % 200)
+        stream.coming = whole[: size * 2 // 3]
+        stream.fill()
+        stream.coming = whole[size * 2 // 3 :]
+        assert stream.next_event() == bytes([number % 200]) * (size - 1)
+    assert len(stream.data) == ROOM
+
+
+class FramesAll:
+    """A scanner that frames whatever has come."""
+
+    blocked = False
+    at_border = True
+
+    def __init__(self, stream: PacketBuffer) -> None:
+        self.stream = stream
+        self.framed = 0
+
+    def receive(self) -> None:
+        self.stream.fill()
+
+    def frame(self) -> None:
+        self.framed += self.stream.filled - self.stream.start
+        self.stream.start = self.stream.filled
+
+    def backlog(self) -> tuple[int, int]:
+        return 0, 0
+
+
+def test_a_backlog_of_short_transactions_needs_no_more_room() -> None:
+    """Each changefeed has a buffer: all of them would grow at once behind a restart."""
+    stream = Arriving()
+    size = 10 << 20
+    stream.coming = bytes(size)
+    scanner: Any = FramesAll(stream)
+    ahead = ReadAhead(stream, scanner, 1 << 30)
+    try:
+        wait_for(lambda: scanner.framed == size, "all of it is framed", 60, 0.01)
+    finally:
+        ahead.close()
+    assert len(stream.data) == ROOM

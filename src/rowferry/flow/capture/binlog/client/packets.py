@@ -16,7 +16,8 @@ from rowferry.mysql.session import Login
 
 FIRST_ROOM: Final = 4 << 20
 LONGEST_EVENT: Final = LONGEST_ROW
-_FEW: Final = 256  # fills that needed little room before the buffer becomes small again
+_FEW: Final = 256  # fills that needed little room before the buffer becomes smaller again
+_LEAST_FREE: Final = 64 << 10  # with less behind what is filled, there is no room for more
 
 
 class PacketBuffer(ABC):
@@ -41,6 +42,11 @@ class PacketBuffer(ABC):
         self.start = 0
         self.filled = 0
         self.joined: npt.NDArray[np.int64] = np.zeros((0, 2), np.int64)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next `fill` needs a larger buffer, if nothing is taken before it."""
+        return self.filled - self.start + _LEAST_FREE > len(self.data)
 
     @abstractmethod
     def wait(self, seconds: float) -> bool:
@@ -70,7 +76,7 @@ class PacketBuffer(ABC):
         left = self.filled - self.start
         if self.start and (left < 4096 or self.filled + (256 << 10) > len(self.data)):
             moved += self._move_to_front(self.data)
-        if self.filled + (64 << 10) > len(self.data):
+        if self.is_full:
             if len(self.data) >= LONGEST_EVENT:
                 raise CorruptLog(f"{self._login} sent an event of more than {LONGEST_EVENT} bytes")
             more = np.zeros(min(len(self.data) * 2, LONGEST_EVENT), np.uint8)
@@ -80,7 +86,10 @@ class PacketBuffer(ABC):
         return moved
 
     def _give_room_back(self) -> int:
-        """Make a buffer small again that a long event, or a backlog, has made large.
+        """Make a buffer smaller again that a long transaction has made large.
+
+        Not only when all of the room is needed no more: a server has a buffer for every changefeed,
+        and one that is behind for a second now and then would keep many times what it needs.
 
         Returns by how much the untaken bytes moved.
         """
@@ -88,9 +97,12 @@ class PacketBuffer(ABC):
         self._fills, self._most_left = self._fills + 1, max(self._most_left, left)
         if self._fills < _FEW:
             return 0
-        is_large = len(self.data) > self._room and self._most_left < self._room // 4
+        needed = self._room
+        while needed < 2 * self._most_left:
+            needed *= 2
         self._fills, self._most_left = 0, 0
-        return self._move_to_front(np.zeros(self._room, np.uint8)) if is_large else 0
+        is_large = needed < len(self.data)
+        return self._move_to_front(np.zeros(needed, np.uint8)) if is_large else 0
 
     def _move_to_front(self, room: npt.NDArray[np.uint8]) -> int:
         """Put the untaken bytes to the front of a buffer, this or another; returns how far."""

@@ -143,13 +143,17 @@ class ReadAhead:
                     self.scanner.receive()
                     try:
                         for _ in range(_MOST_READS):  # over TLS each event comes by itself
-                            waiting = self._stream.filled - self._stream.start
-                            if waiting > _MOST_WAITING or not self._stream.wait(0):
+                            if self._has_enough() or not self._stream.wait(0):
                                 break
                             self.scanner.receive()
                     finally:  # a server says why before it closes the connection
                         self.scanner.frame()
         return True
+
+    def _has_enough(self) -> bool:
+        """Return whether what has come is to be framed first: a backlog needs no larger buffer."""
+        waiting = self._stream.filled - self._stream.start
+        return self._stream.is_full or waiting > _MOST_WAITING
 
     def _full(self) -> bool:
         return self.scanner.blocked or self._holds(self._most_bytes)
