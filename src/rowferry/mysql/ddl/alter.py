@@ -393,10 +393,10 @@ def _rename(cursor: TokenCursor, draft: Draft) -> None:
         draft.kinds.append(DdlKind.RENAME_INDEX)
     else:
         cursor.place -= 1
-        new = accept_new_name(cursor)
-        if new is None:
+        written = accept_new_name(cursor)
+        if written is None:
             cursor.fail("expected the name of a table")
-        draft.name = new.within(draft.table.id.database)
+        draft.name = written.within(draft.table.id.database)
         draft.kinds.append(DdlKind.RENAME_TABLE)
 
 

@@ -12,7 +12,7 @@ from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import LogLost, SnapshotGone
 from rowferry.flow.capture.range_log import catalog
-from rowferry.flow.capture.range_log.client import Head, KnownRange, Registration, Rerouted
+from rowferry.flow.capture.range_log.client import KnownRange, LogHead, Registration, Rerouted
 from rowferry.flow.capture.range_log.page import Page, read_page
 from rowferry.refstore.rows.kv_encode import encode_rows, table_end, table_prefix
 from rowferry.wire import range_cdc_pb2 as pb
@@ -261,7 +261,7 @@ class FakeRanges:
 
     def heads(
         self, asked: list[tuple[KnownRange, int]], at_ts: int = 0, mark_bytes: int = 0
-    ) -> list[Head]:
+    ) -> list[LogHead]:
         found = []
         for route, last_index in asked:
             home = self._home(route)
@@ -277,7 +277,7 @@ class FakeRanges:
             entries_count = sum(len(e) for *_, e in log[:upto])
             last_ts = home.log[-1][1] if home.log else 0
             found.append(
-                Head(home.last_index, self.now, at, total, entries_count, last_ts, tuple(marks))
+                LogHead(home.last_index, self.now, at, total, entries_count, last_ts, tuple(marks))
             )
         return found
 

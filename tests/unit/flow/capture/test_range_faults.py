@@ -15,7 +15,7 @@ from rowferry.change.position import PHYSICAL_SHIFT, Stage
 from rowferry.change.table import TableId
 from rowferry.errors import CorruptLog, LogLost, SnapshotGone, SourceMismatch, SourceUnavailable
 from rowferry.flow.capture.range_log import planner, read
-from rowferry.flow.capture.range_log.client import Head, KnownRange
+from rowferry.flow.capture.range_log.client import KnownRange, LogHead
 from rowferry.flow.capture.range_log.page import Page
 from rowferry.flow.capture.range_log.reroute import patiently
 
@@ -51,7 +51,7 @@ class Faulty(FakeRanges):
 
     def heads(
         self, asked: list[tuple[KnownRange, int]], at_ts: int = 0, mark_bytes: int = 0
-    ) -> list[Head]:
+    ) -> list[LogHead]:
         self.asked += 1
         found = super().heads(asked, at_ts, mark_bytes)
         if self.ends_at is None:

@@ -79,7 +79,7 @@ class Registration:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class LogHead:
     """Figures about a range's log after an index."""
 
     last_index: int
@@ -217,7 +217,7 @@ class RangeClient:
 
     def heads(
         self, asked: Sequence[tuple[KnownRange, int]], at_ts: int = 0, mark_bytes: int = 0
-    ) -> list[Head]:
+    ) -> list[LogHead]:
         """Return figures about several logs, each after its index; all asked at once."""
         calls = []
         for route, last_index in asked:
@@ -233,14 +233,14 @@ class RangeClient:
         moment("read heads")
         return [self._head(route, index, call) for route, index, call in calls]
 
-    def _head(self, route: KnownRange, last_index: int, call: Any) -> Head:
+    def _head(self, route: KnownRange, last_index: int, call: Any) -> LogHead:
         try:
             answer = _answer(route.leader, lambda: pb.CdcPullLogResponse.FromString(call.result()))
         except grpc.RpcError as err:
             _refuse(route.leader, err)
             raise Rerouted(f"range {route.range_id} at {route.leader}: {_words(err)}") from None
         self._check(answer.error, route, index=last_index)
-        return Head(
+        return LogHead(
             answer.current_log_index,
             answer.closed_ts,
             answer.index_at_ts,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rowferry.flow.capture.range_log.client import Head
+from rowferry.flow.capture.range_log.client import LogHead
 
 
-def stretch_end(heads: Sequence[Head], most_bytes: int, ceiling: int) -> int:
+def stretch_end(heads: Sequence[LogHead], most_bytes: int, ceiling: int) -> int:
     """Return the commit-ts up to which all logs together hold about `most_bytes`."""
     if sum(h.log_bytes for h in heads) <= most_bytes:
         return ceiling
@@ -16,14 +16,14 @@ def stretch_end(heads: Sequence[Head], most_bytes: int, ceiling: int) -> int:
     return ceiling
 
 
-def size_cuts(heads: Sequence[Head], wish_bytes: int) -> list[int]:
+def size_cuts(heads: Sequence[LogHead], wish_bytes: int) -> list[int]:
     """Return commit-ts that cut the logs of one table into slices of about `wish_bytes`."""
     if sum(h.log_bytes for h in heads) <= wish_bytes * 3 // 2:
         return []
     return _cuts(heads, wish_bytes)
 
 
-def _cuts(heads: Sequence[Head], wish_bytes: int) -> list[int]:
+def _cuts(heads: Sequence[LogHead], wish_bytes: int) -> list[int]:
     steps: list[tuple[int, int]] = []
     for head in heads:
         before = 0
@@ -41,7 +41,7 @@ def _cuts(heads: Sequence[Head], wish_bytes: int) -> list[int]:
     return cuts
 
 
-def index_window(head: Head, start: int, after: int, until: int) -> tuple[int, int, int]:
+def index_window(head: LogHead, start: int, after: int, until: int) -> tuple[int, int, int]:
     """Return (from, until, bytes) in log indexes that surely hold all entries in (after, until].
 
     Marks are the only known points between `start` and the end, so the window may hold a little

@@ -10,7 +10,7 @@ from rowferry.change.plan import Segment
 from rowferry.change.position import PHYSICAL_SHIFT, RangeProgress
 from rowferry.flow.capture.contract import Appetite
 from rowferry.flow.capture.label_end import label_end
-from rowferry.flow.capture.range_log.client import Head, KnownRange, RangeClient
+from rowferry.flow.capture.range_log.client import KnownRange, LogHead, RangeClient
 from rowferry.flow.capture.range_log.cut import index_window, size_cuts, stretch_end
 from rowferry.flow.capture.range_log.snapshot import slice_of
 from rowferry.flow.capture.range_log.state import RangeState
@@ -18,7 +18,7 @@ from rowferry.flow.capture.range_log.state import RangeState
 MARK_BYTES = 4 << 20
 FEW_DAYS = 3
 
-Active = tuple[RangeProgress, KnownRange, Head]
+Active = tuple[RangeProgress, KnownRange, LogHead]
 
 
 def reach(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from rowferry.errors import SourceMismatch, SourceUnavailable
-from rowferry.flow.capture.range_log.client import Head, KnownRange, Rerouted
+from rowferry.flow.capture.range_log.client import KnownRange, LogHead, Rerouted
 from rowferry.flow.capture.range_log.kv_bytes import record_span
 from rowferry.flow.capture.range_log.state import RangeTable
 
@@ -59,7 +59,7 @@ def require_cover(routes: Iterable[KnownRange], owners: Mapping[int, RangeTable]
             raise Rerouted(f"table {name} has no range yet that holds key {key}")
 
 
-def require_whole(range_id: int, head: Head, read_to: int) -> None:
+def require_whole(range_id: int, head: LogHead, read_to: int) -> None:
     """Make sure that a log does not end before what was read of it: indexes would come twice.
 
     Raises:

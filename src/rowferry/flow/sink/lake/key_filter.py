@@ -55,7 +55,7 @@ def _pass(
     codes: Any, among: Any, least: Any, most: Any, spreads: Any, words: Any, passed: Any
 ) -> Any:
     count = np.uint64(len(words))
-    found = 0
+    count_passed = 0
     for place in among:
         if place < 0 or place >= len(codes):
             continue
@@ -65,9 +65,9 @@ def _pass(
         if spreads:
             code = _spread(code)
         bits = _bits(code & _LOW)
-        passed[found] = place
-        found += (words[((code >> _S32) * count) >> _S32] & bits) == bits
-    return found
+        passed[count_passed] = place
+        count_passed += (words[((code >> _S32) * count) >> _S32] & bits) == bits
+    return count_passed
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +103,10 @@ class KeyFilter:
     def passed(self, codes: Codes, among: Places) -> Places:
         """Return those of the places whose codes may be in the run, in the same order."""
         places = np.empty(len(among) + 1, np.int64)  # what does not pass is written over
-        found = _pass(
+        count_passed = _pass(
             frozen(codes), frozen(among), self.least, self.most, self.whole, self.words, places
         )
-        return places[:found]
+        return places[:count_passed]
 
 
 def warm() -> None:

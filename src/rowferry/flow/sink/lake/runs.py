@@ -32,7 +32,7 @@ RowNumbers: TypeAlias = npt.NDArray[np.int64]
 Held: TypeAlias = Callable[[str], Mapping[str, pa.Scalar]]
 
 
-class DataFile(Protocol):
+class RunFile(Protocol):
     """A data file of a table."""
 
     @property
@@ -40,7 +40,7 @@ class DataFile(Protocol):
         """What its run is known by."""
 
 
-F = TypeVar("F", bound=DataFile)
+F = TypeVar("F", bound=RunFile)
 
 
 def run_path(directory: str, data_path: str) -> str:

@@ -25,7 +25,7 @@ _DAY_MS: Final = 86_400_000
 _RETENTION: Final = "delta.deletedFileRetentionDuration"
 # Readers of older versions may need a removed file for the table's retention, and `lake expire`,
 # which deletes what is older than that, finds it here for a week more.
-_FOUND_MS: Final = 7 * _DAY_MS
+_LISTED_MS: Final = 7 * _DAY_MS
 _UNITS_MS: Final = {
     "week": 7 * _DAY_MS,
     "day": _DAY_MS,
@@ -52,7 +52,7 @@ def retention_ms(configuration: Mapping[str, str]) -> int:
 
 def named_until(configuration: Mapping[str, str], now_ms: int) -> int:
     """Return the moment since which removed files are still named in checkpoints."""
-    return now_ms - retention_ms(configuration) - _FOUND_MS
+    return now_ms - retention_ms(configuration) - _LISTED_MS
 
 
 def file_key(action: Mapping[str, Any]) -> str:
