@@ -6,6 +6,9 @@ So collations, padding and odd types order rows in one way only, that of the tab
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
@@ -44,6 +47,7 @@ class Chunk(JsonForm):
         rows: how many there are, estimated.
         partition: the name of the table partition that it lies in; empty: the whole table.
         closed: the row at `lower` belongs to it, too.
+        order: the `order_of_key` in which it was cut; empty: nobody has noted it.
     """
 
     FORM = FormRules(brief=True, kept=("partition",))
@@ -53,6 +57,7 @@ class Chunk(JsonForm):
     rows: int
     partition: str = ""
     closed: bool = False
+    order: str = ""
 
 
 # --- SQL -----------------------------------------------------------------------------------------
@@ -156,6 +161,36 @@ def literal_of(column: Column, text: str) -> str:
         case Kind.FLOAT | Kind.DOUBLE | Kind.DECIMAL:
             return text
     return f"'{text}'"
+
+
+# --- order ---------------------------------------------------------------------------------------
+
+
+def order_of_key(connection: Connection[Any], login: Login, schema: TableSchema) -> str:
+    """Return a short text that is another one where bounds may part the table's rows otherwise.
+
+    Then bounds of before mean nothing: behind one of them lie rows that lay before it, and the
+    other way round. The order comes from which columns the key has, from their types, and from the
+    collation by which the server compares text now; a definition may be older than that.
+    """
+    key = _key(schema)
+    collations: dict[str, str] = {}
+    if any(column.type.kind is Kind.TEXT and _is_hex(column) for column in key):
+        moment("look at collations of key")
+        listed = session.rows(
+            connection,
+            login,
+            "SELECT COLUMN_NAME, COLLATION_NAME FROM information_schema.COLUMNS "
+            "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND COLLATION_NAME IS NOT NULL",
+            tuple(schema.id),
+        )
+        # One collation has two names, by the server's version.
+        collations = {n.lower(): re.sub("^utf8mb3_", "utf8_", named) for n, named in listed}
+    told = [
+        (c.id, c.name, c.type.written(), c.type.charset, collations.get(c.name.lower()))
+        for c in key
+    ]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 
 # --- cutting -------------------------------------------------------------------------------------

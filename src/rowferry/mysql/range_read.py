@@ -83,7 +83,8 @@ def read_chunk(
     Raises:
         SourceMoved: not `server` answers, but another one, which may lack what lies before the
             place that the rows are given; not looked at when it is empty.
-        SnapshotOutdated: the table, one of its columns or the key is not as `schema` says.
+        SnapshotOutdated: the table, one of its columns or the key is not as `schema` says, or its
+            rows have another order than when the range was cut.
         SourceUnavailable: no answer, or the connection was lost; nothing is promised about the
             rows that came before, a new call begins anew.
     """
@@ -91,6 +92,8 @@ def read_chunk(
     with closing(session.connect_to(login, server)) as connection:
         prepare(connection, login, flavour)
         _open_view(connection, login, schema, lambda: None, flavour=flavour)
+        if chunk is not None:
+            _check_order(connection, login, schema, chunk)
         moment("select rows")
         result = ResultSet(connection, login, _select(schema, chunk), _MEANINGS)
         yield from _inserts(result, schema, commit_ts, first_seq)
@@ -242,6 +245,14 @@ def _check_columns(
                 f"{schema.id}, column {column.name!r} was {column.type.sql} ({column.type.charset})"
                 f" and is {text} ({charset}) now"
             )
+
+
+def _check_order(
+    connection: Connection[Any], login: Login, schema: TableSchema, chunk: Chunk
+) -> None:
+    """Refuse a range whose bounds are of another order of rows than the view has."""
+    if chunk.order and chunk.order != chunks.order_of_key(connection, login, schema):
+        raise SnapshotOutdated(f"the key of {schema.id} orders rows otherwise than before")
 
 
 def _same_type(known: SqlType, text: str, charset: str) -> bool:

@@ -347,6 +347,43 @@ STATEMENTS = (
 
 
 @pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE words MODIFY k varchar(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci",
+        "ALTER TABLE words MODIFY k varchar(9) CHARACTER SET latin1 COLLATE latin1_swedish_ci",
+        "ALTER TABLE words MODIFY k varbinary(9)",
+    ],
+)
+def test_another_order_of_the_key_while_a_table_joins(scene: Scene, statement: str) -> None:
+    """The key that was reached has other rows behind it than before: all parts come again."""
+    rows = ", ".join(f"('{'Aa'[i % 2]}{i:04}', {i})" for i in range(ROWS))
+    key = "k varchar(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin PRIMARY KEY"
+    scene.sql(
+        "CREATE TABLE still (id int PRIMARY KEY)",
+        f"CREATE TABLE words ({key}, n int)",
+        f"INSERT INTO words VALUES {rows}",
+    )
+    feed = scene.feed([f"{scene.database}.still"])
+    feed.catch_up()
+    feed.run(rules=[f"{scene.database}.*"])
+    parts = 0
+
+    def act(plan: Plan) -> None:
+        nonlocal parts
+        if parts_of(plan):
+            parts += 1
+            if parts == 2:
+                scene.sql(statement)
+
+    feed.runner.before = act
+    follow(feed)
+    assert parts > 2
+    assert feed.differences() == ""
+    assert len(feed.rows("words")) == ROWS
+
+
+@pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("statement", STATEMENTS)
 def test_statements_while_a_table_joins(scene: Scene, statement: str) -> None:
     """Amid its parts, and once more where it joins anew: rows are as the log says."""

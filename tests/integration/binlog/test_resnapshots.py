@@ -342,6 +342,47 @@ def test_statements_amid_the_parts(scene: Scene, statement: str, moment: str) ->
     assert feed.stale() == []
 
 
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize(
+    "column",
+    [
+        "varchar(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci",
+        "varchar(9) CHARACTER SET latin1 COLLATE latin1_swedish_ci",
+        "varbinary(9)",
+    ],
+)
+def test_another_order_of_the_key_amid_the_parts(scene: Scene, column: str, moment: str) -> None:
+    """Whatever was reached, all rows are read again."""
+    rows = 1_500
+    values = ", ".join(f"('{'Aa'[i % 2]}{i:04}', {i})" for i in range(rows))
+    key = "k varchar(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin PRIMARY KEY"
+    scene.sql(f"CREATE TABLE t ({key}, n int)", f"INSERT INTO t VALUES {values}")
+    feed = scene.feed()
+    feed.catch_up()
+    ask(feed, scene)
+    parts = 0
+
+    def counted(when: str) -> Callable[[Plan], None]:
+        def look(plan: Plan) -> None:
+            nonlocal parts
+            if plan.stretch.segments and plan.stretch.segments[0].reread:
+                parts += when == "before"
+                if parts == 2 and moment == when:
+                    parts += 1
+                    scene.sql(f"ALTER TABLE t MODIFY k {column}")
+
+        return look
+
+    feed.runner.before = counted("before")
+    feed.runner.after = counted("after")
+    done = finish(feed)
+    assert (done.outcome, done.words) == (ResnapshotOutcome.DONE, "")
+    lows = again(feed)
+    inserts = [c for c in feed.changes("t") if c.op is Op.INSERT and c.commit_ts in lows]
+    assert {c.after["n"] for c in inserts if c.after} == set(range(rows))
+    assert feed.differences() == ""
+
+
 def test_dies_amid_a_part(scene: Scene) -> None:
     """Another process goes on where the first one stopped; nothing is read a third time."""
     make_rows(scene)

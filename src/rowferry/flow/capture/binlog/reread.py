@@ -15,6 +15,7 @@ class Reread(JsonForm):
 
     Attributes:
         key: the columns of the key that bounds are of.
+        order: the order of rows in which bounds have their place; empty: not noted yet.
         part: the table partition that is being read.
         bound: all rows up to here were planned, in this partition; None: none yet.
         digest: how the table's partitions were made; when they change, all is read from the start.
@@ -32,6 +33,7 @@ class Reread(JsonForm):
     first: Bound | None = None
     last: Bound | None = None
     key: tuple[str, ...] = ()
+    order: str = ""
     part: int = 0
     bound: Bound | None = None
     digest: str = ""

@@ -28,7 +28,7 @@ from rowferry.flow.capture.binlog.snapshot.same_table import can_be_read_as
 from rowferry.flow.capture.binlog.state import BinlogState, BinlogTable
 from rowferry.flow.capture.contract import Appetite, SnapshotShare
 from rowferry.flow.decide.contract import Decision
-from rowferry.mysql.key_ranges import estimate_rows, row_bytes
+from rowferry.mysql.key_ranges import estimate_rows, order_of_key, row_bytes
 from rowferry.mysql.key_values import estimate_range, key_bound, next_within
 from rowferry.mysql.snapshot_position import Place, high_position
 
@@ -230,6 +230,7 @@ class Rereads:
         if schema.handle_index is None:
             raise BadInput(f"{schema.id} has no usable key, and cannot be read in parts")
         one.key = schema.handle_index.columns
+        one.order = order_of_key(server.connection, server.login, schema)
         one.first = key_bound(schema, wanted.first) if wanted.first else None
         one.last = key_bound(schema, wanted.last) if wanted.last else None
         if one.first is None and one.last is None:
@@ -246,12 +247,15 @@ class Rereads:
         parts, digest = server.partitions(schema.id)
         index = schema.handle_index
         key = index.columns if index else ()
-        if one.digest != digest or one.key != key:
-            if one.key != key and (one.first or one.last):
+        order = order_of_key(server.connection, server.login, schema)  # before the next bound
+        other_key = one.key != key or one.order not in ("", order)
+        if one.digest != digest or other_key:
+            if other_key and (one.first or one.last):
                 one.outcome = ResnapshotOutcome.FAILED
                 one.words = f"the key of {schema.id} is another one now; ask for its new range"
                 raise SnapshotOutdated(one.words)
             one.part, one.bound, one.digest, one.key = 0, None, digest, key
+        one.order = order
         each = max(1, row_bytes(server.connection, server.login, schema))
         rows = max(_LEAST_ROWS, min(_MOST_ROWS, size // each))
         tasks = max(1, min(_MOST_TASKS, rows // _ROWS_A_TASK))
@@ -276,7 +280,7 @@ class Rereads:
                     {
                         "kind": "snapshot",
                         "server": server.facts.identity,
-                        "chunk": chunk.to_json(),
+                        "chunk": replace(chunk, order=order).to_json(),
                         "commit_ts": low,
                         "resnapshot": one.id,
                     },

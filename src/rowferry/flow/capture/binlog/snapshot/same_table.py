@@ -20,11 +20,16 @@ def can_be_read_as(now: TableSchema, old: TableSchema) -> bool:
 def misleads(now: TableSchema, old: TableSchema) -> bool:
     """Return whether a column has another name than before, which now is that of another one.
 
-    Whoever reads the table by the older definition then gets the other one's values.
+    Whoever reads the table by the older definition then gets the other one's values. For a column
+    of the key it is enough that another one has its name: parts are read in the order of its
+    values.
     """
     ids = {c.id for c in now.columns}
+    key = {name.lower() for name in old.handle_key}
     return any(
-        c.id in ids and (other := now.by_name.get(c.name.lower())) is not None and other.id != c.id
+        (c.id in ids or c.name.lower() in key)
+        and (other := now.by_name.get(c.name.lower())) is not None
+        and other.id != c.id
         for c in old.columns
     )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rowferry.change.chunk import SchemaChange
 from rowferry.change.plan import Again, Segment, TableSlice
@@ -31,6 +31,7 @@ from rowferry.mysql.key_ranges import (
     estimate_many,
     estimate_rows,
     next_chunks,
+    order_of_key,
     row_bytes,
 )
 from rowferry.mysql.session import Flavour
@@ -84,9 +85,13 @@ def _cut_table(
     each = max(1, row_bytes(server.connection, server.login, schema))
     wish = max(_LEAST_ROWS, min(_MOST_ROWS, appetite.segment_bytes(schema.id) // each))
     parts, digest = server.partitions(schema.id)
-    part, after, before = _reached(progress)
-    if before is not None and before != digest:
+    order = order_of_key(server.connection, server.login, schema)  # before any bound is asked for
+    reached = _reached(progress)
+    if reached.digest not in (None, digest):
         raise SnapshotOutdated(f"{schema.id} has other partitions than when its snapshot began")
+    if reached.order not in (None, order):
+        raise SnapshotOutdated(f"the key of {schema.id} orders rows otherwise than before")
+    part = reached.part
     name = parts[part] if parts else ""
     count = min(_AT_ONCE, MOST_SEGMENTS - len(segments))
     size = 0
@@ -95,7 +100,10 @@ def _cut_table(
         whole = estimate_rows(server.connection, server.login, schema)
         chunks = [Chunk(None, None, whole, name)]
     else:
-        chunks = next_chunks(server.connection, server.login, schema, after, wish, count, name)
+        chunks = next_chunks(
+            server.connection, server.login, schema, reached.bound, wish, count, name
+        )
+        chunks = [replace(chunk, order=order) for chunk in chunks]
     for chunk in chunks:
         read = {
             "kind": "snapshot",
@@ -110,27 +118,40 @@ def _cut_table(
         segments.append(one)
         size += estimated
         last = part + 1 >= len(parts)
-        table.progress = _behind(table, chunk, part, digest, last_part=last)
+        table.progress = _behind(table, chunk, _Reached(part, None, digest, order), last)
     return size
 
 
-def _reached(progress: RangeProgress) -> tuple[int, tuple[str, ...] | None, str | None]:
-    """Return the partition being read, the bound that was reached in it, and how all were made."""
+class _Reached(NamedTuple):
+    """How far a table's snapshot is.
+
+    Attributes:
+        part: the partition that is being read.
+        bound: the key that was reached in it; None: none yet.
+        digest: how the partitions were made.
+        order: the order of rows in which the bound has its place. An older version did not note it.
+    """
+
+    part: int = 0
+    bound: tuple[str, ...] | None = None
+    digest: str | None = None
+    order: str | None = None
+
+
+def _reached(progress: RangeProgress) -> _Reached:
     if progress.last_snapshot_key in ("", ANNOUNCED):
-        return 0, None, None
-    part, bound, digest = json.loads(bytes.fromhex(progress.last_snapshot_key))
-    return part, tuple(bound) if bound is not None else None, digest
+        return _Reached()
+    part, bound, *made = json.loads(bytes.fromhex(progress.last_snapshot_key))
+    return _Reached(part, tuple(bound) if bound is not None else None, *made)
 
 
-def _behind(
-    table: BinlogTable, chunk: Chunk, part: int, digest: str, last_part: bool
-) -> RangeProgress:
+def _behind(table: BinlogTable, chunk: Chunk, at: _Reached, last_part: bool) -> RangeProgress:
     """Return a table's progress behind a part; behind the last one its log follows."""
     done = table.progress.last_log_index + max(1, chunk.rows)
     if chunk.upper is None and last_part:
         return table.progress.with_(stage=Stage.LOG, last_snapshot_key="", last_log_index=0)
-    next_part = part + 1 if chunk.upper is None else part
-    reached = json.dumps([next_part, chunk.upper, digest]).encode().hex()
+    next_part = at.part + 1 if chunk.upper is None else at.part
+    reached = json.dumps(at._replace(part=next_part, bound=chunk.upper)).encode().hex()
     return table.progress.with_(last_snapshot_key=reached, last_log_index=done)
 
 
@@ -240,8 +261,11 @@ def _holds(now: TableSchema, table: BinlogTable, server: BinlogServer) -> bool:
         return False
     if old.handle_index is None:
         return len(now.columns) == len(old.columns)
-    _, _, digest = _reached(table.progress)
-    return digest is None or server.partitions(old.id)[1] == digest
+    reached = _reached(table.progress)
+    if reached.order is not None:
+        if reached.order != order_of_key(server.connection, server.login, old):
+            return False
+    return reached.digest is None or server.partitions(old.id)[1] == reached.digest
 
 
 class SnapshotShares:
