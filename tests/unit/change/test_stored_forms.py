@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,7 @@ EXAMPLES: dict[str, Any] = {
     "published-batch": PublishedBatch.of(PLAN),
     "published-batches": PublishedBatch(9, 3, 0, 0, whole=False),
     "log-position": LOG,
+    "log-position-inside": replace(LOG, txn_gtid="0-1-3"),
     "key-range": Chunk(("1", "'a'"), None, 5, "p0"),
     "holder": Holder("h", 1, "r", 2, "i"),
     "offset": Offset("f", "a", {"at": 1}, (PROGRESS,), (TABLE,), (SEGMENT,), "why"),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
-from rowferry.change.json_form import JsonForm
+from rowferry.change.json_form import FormRules, JsonForm
 from rowferry.flow.capture.binlog.client.gtid import GtidPosition, GtidSet, parse_gtids
 from rowferry.mysql.session import Flavour
 
@@ -27,7 +27,12 @@ class LogPosition(JsonForm):
         txn_ts: commit-ts of the transaction that goes on here (behind a CREATE TABLE … SELECT);
             0: a border.
         prepared: XA transactions that were prepared and not yet ended: xid to segments' parts.
+        txn_gtid: of that transaction; empty where it has none, and in positions of older versions.
     """
+
+    FORM: ClassVar[FormRules] = FormRules(
+        brief=True, kept=("file", "offset", "gtids", "last_ts", "txn_ts", "prepared")
+    )
 
     flavour: Flavour
     server: str
@@ -37,6 +42,7 @@ class LogPosition(JsonForm):
     last_ts: int = 0
     txn_ts: int = 0
     prepared: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    txn_gtid: str = ""
 
     @property
     def executed(self) -> Gtids:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rowferry.errors import CorruptLog
+from rowferry.errors import CorruptLog, SourceMismatch
 from rowferry.flow.capture.binlog.client.gtid import GtidPosition
 from rowferry.flow.capture.binlog.frame import events as ev
 from rowferry.flow.capture.binlog.frame.gtid_run import GtidRun
@@ -22,9 +22,11 @@ class FramedGtids:
     """
 
     def __init__(self, point: WalkPoint, executed: Gtids, maria: bool) -> None:
+        """Begin behind the transactions that were `executed`."""
         self._point, self._maria = point, maria
         self._run = GtidRun(executed)
         self._lows: dict[int, Gtids] = {}
+        self._awaited = ""
         self.held: set[int] = set()
 
     @property
@@ -37,11 +39,34 @@ class FramedGtids:
         border = self._point.border
         return self._run.upto(border.run_next - (2 if border.txn_ts else 1))
 
+    def under_way(self) -> str:
+        """Return the GTID of the transaction that is open at the last border; empty: none is."""
+        border = self._point.border
+        return self._run.name(border.run_next - 1) if border.txn_ts else ""
+
+    def go_on_inside(self, gtid: str) -> None:
+        """Begin inside the transaction that has this GTID: its end is still to come."""
+        if self._maria:
+            domain, server, number = map(int, gtid.split("-"))
+            self._run.begin_maria(0, domain, server, number)
+            self._set_run(domain, server, number)
+        else:
+            name, *tags, digits = gtid.split(":")
+            uuid, tag, number = bytes.fromhex(name.replace("-", "")), "".join(tags), int(digits)
+            self._run.begin_mysql(0, uuid, number, tag)
+            self._set_run_mysql(uuid, tag, number)
+        self._point.state.run_next = self._point.border.run_next = number + 1
+
+    def await_transaction(self, gtid: str) -> None:
+        """Let the first transaction be the one that has this GTID, or none."""
+        self._awaited = gtid
+
     def begin_run(self) -> None:
         """Begin a run of GTIDs with the event where the walk stands.
 
         Raises:
             CorruptLog: its number cannot be.
+            SourceMismatch: another transaction is awaited.
         """
         point = self._point
         body, last = point.body(), point.state.run_next - 1
@@ -54,15 +79,16 @@ class FramedGtids:
             self._set_run(domain, server, number)
         else:
             uuid = body[1:17]
-            halves = np.frombuffer(uuid, np.int64)
             self._run.begin_mysql(last, uuid, number)
-            self._set_run(int(halves[0]), int(halves[1]), number)
+            self._set_run_mysql(uuid, "", number)
+        self._check_awaited(number)
 
     def begin_tagged(self, gtid: ev.TaggedGtid) -> None:
         """Begin a run with a GTID that has a tag; no plain GTID continues it."""
         state = self._point.state
         self._run.begin_mysql(state.run_next - 1, gtid.uuid, gtid.number, gtid.tag)
-        self._set_run(-1, -1, gtid.number)
+        self._set_run_mysql(gtid.uuid, gtid.tag, gtid.number)
+        self._check_awaited(gtid.number)
         state.run_next = gtid.number + 1
 
     def fits_run(self, domain: int) -> bool:
@@ -105,6 +131,21 @@ class FramedGtids:
             changed()
         if not self._lows:
             self._point.state.each = self._point.border.each = 0
+
+    def _check_awaited(self, number: int) -> None:
+        """Refuse another transaction than the awaited one, if one is."""
+        awaited, self._awaited = self._awaited, ""
+        if awaited and (found := self._run.name(number)) != awaited:
+            raise SourceMismatch(
+                f"the transaction {found} at {self._point} is not the CREATE TABLE … SELECT "
+                f"{awaited} whose statement was delivered before the failover: this server does "
+                "not have it, or has it elsewhere"
+            )
+
+    def _set_run_mysql(self, uuid: bytes, tag: str, number: int) -> None:
+        """Let the walk know a run; none where it has a tag, which no plain GTID continues."""
+        halves = (-1, -1) if tag else np.frombuffer(uuid, np.int64).tolist()
+        self._set_run(*halves, number)
 
     def _set_run(self, a: int, b: int, number: int) -> None:
         for state in (self._point.state, self._point.border):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rowferry.flow.capture.binlog.client.gtid import GtidPosition
+from rowferry.flow.capture.binlog.client.gtid import GtidPosition, GtidSet
 from rowferry.flow.capture.binlog.position import Gtids
 
 
@@ -24,6 +24,14 @@ class GtidRun:
         if isinstance(self._gtids, GtidPosition):
             return self._gtids.add(self._domain, self._server, last)
         return self._gtids.add_range(self._uuid, self._first, last, self._tag)
+
+    def name(self, number: int) -> str:
+        """Return the GTID that this number has in the run; empty where none is open."""
+        if not self._open:
+            return ""
+        if isinstance(self._gtids, GtidPosition):
+            return str(GtidPosition().add(self._domain, self._server, number))
+        return str(GtidSet().add(self._uuid, number, self._tag))
 
     def begin_mysql(self, last: int, uuid: bytes, number: int, tag: str = "") -> None:
         """End the run at `last`, and begin one of a server's numbers."""

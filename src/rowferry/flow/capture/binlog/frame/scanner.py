@@ -67,6 +67,10 @@ class Scanner:
         # Its border is where the walk can begin again: mostly the last one between transactions.
         self._point = WalkPoint(state, position.file, stream.tail)
         self._gtids = FramedGtids(self._point, position.executed, self._maria)
+        if delivered_ts:
+            self._gtids.await_transaction(position.txn_gtid)
+        elif position.txn_gtid:
+            self._gtids.go_on_inside(position.txn_gtid)
         # Where a stream begins behind GTIDs, the server passes over the head of a file in silence:
         # who began to read at the offset so far would get all of it once more.
         self._is_placed = bool(position.file)
@@ -153,6 +157,7 @@ class Scanner:
             last_ts=border.last_ts,
             txn_ts=border.txn_ts,
             prepared=self._xa.to_json(),
+            txn_gtid=self._gtids.under_way(),
         )
 
     def note_end(self, file: str, offset: int) -> None:
