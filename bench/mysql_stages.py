@@ -44,6 +44,9 @@ class Tables:
     def captured(self, mapped: MappedTable, commit_ts: int) -> TableSchema | None:
         return self.tables.get(mapped.table)
 
+    def is_captured(self, table: TableId) -> bool:
+        return table in self.tables
+
     def effects(self, query: ev.Query, excluded: set[int]) -> Effects | None:
         return None
 

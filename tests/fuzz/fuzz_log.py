@@ -141,6 +141,9 @@ class CapturedTables:
     def captured(self, mapped: MappedTable, commit_ts: int) -> TableSchema | None:
         return infer_schema(mapped, None)
 
+    def is_captured(self, table: TableId) -> bool:
+        return True
+
     def effects(self, query: ev.Query) -> None:
         return None
 

@@ -243,6 +243,45 @@ def test_xa_prepared_before_the_beginning(scene: Scene, monkeypatch: pytest.Monk
     assert feed.differences() == ""
 
 
+def test_xa_prepared_before_the_filter_keeps_its_table(scene: Scene) -> None:
+    """Without snapshots the rows would be missing: they are named, and others go on."""
+    scene.sql(PLAIN_TABLE, "CREATE TABLE late (id int PRIMARY KEY)")
+    feed = scene.feed([f"{scene.database}.t"], "snapshot=never")
+    feed.catch_up()
+    sessions = [scene.session() for _ in range(2)]
+    prepare_xa(
+        sessions[0], "'both'", "INSERT INTO t VALUES (1, 'x')", "INSERT INTO late VALUES (1)"
+    )
+    prepare_xa(sessions[1], "'one'", "INSERT INTO t VALUES (2, 'x')")
+    feed.catch_up()
+    feed.run(rules=[f"{scene.database}.*"])
+    sessions[1]("XA COMMIT 'one'", "INSERT INTO late VALUES (2)")
+    feed.catch_up()
+    sessions[0]("XA COMMIT 'both'")
+    with pytest.raises(EventUnknown, match=r"while .*\.late was not captured"):
+        feed.catch_up()
+    feed.run(rules=[f"{scene.database}.t"])
+    feed.catch_up()
+    assert ids(feed) == [2, 1]
+
+
+def test_xa_prepared_before_its_table_joins_with_a_snapshot(scene: Scene) -> None:
+    """The snapshot waits until it has ended, and shows its rows."""
+    scene.sql(PLAIN_TABLE, "CREATE TABLE late (id int PRIMARY KEY)")
+    feed = scene.feed([f"{scene.database}.t"])
+    feed.catch_up()
+    session = scene.session()
+    prepare_xa(session, "'both'", "INSERT INTO t VALUES (1, 'x')", "INSERT INTO late VALUES (1)")
+    feed.catch_up()
+    feed.run(rules=[f"{scene.database}.*"])
+    for _ in range(3):
+        feed.step()
+    session("XA COMMIT 'both'")
+    feed.catch_up()
+    assert feed.differences() == ""
+    assert feed.repeated("late") == feed.repeated("t") == []
+
+
 def log_end(scene: Scene) -> str:
     """Return the end of the log as `start-position` names it."""
     with connected(scene.server.login) as connection:

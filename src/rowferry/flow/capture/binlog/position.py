@@ -5,13 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from rowferry.change.json_form import FormRules, JsonForm
+from rowferry.change.json_form import FormRules, JsonForm, ListForm
 from rowferry.flow.capture.binlog.client.gtid import GtidPosition, GtidSet, parse_gtids
 from rowferry.mysql.session import Flavour
 
 Gtids = GtidSet | GtidPosition
 
 FIRST_OFFSET: Final = 4  # of every log file
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut(ListForm):
+    """A table of which a prepared XA transaction has rows that were not captured."""
+
+    xid: str
+    database: str
+    table: str
 
 
 @dataclass(slots=True)
@@ -28,6 +37,7 @@ class LogPosition(JsonForm):
             0: a border.
         prepared: XA transactions that were prepared and not yet ended: xid to segments' parts.
         txn_gtid: of that transaction; empty where it has none, and in positions of older versions.
+        left_out: what is not remembered of XA transactions that were prepared and not yet ended.
     """
 
     FORM: ClassVar[FormRules] = FormRules(
@@ -43,6 +53,7 @@ class LogPosition(JsonForm):
     txn_ts: int = 0
     prepared: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     txn_gtid: str = ""
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def executed(self) -> Gtids:

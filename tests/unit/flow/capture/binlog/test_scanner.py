@@ -91,6 +91,9 @@ class CapturedTables:
     def captured(self, mapped: MappedTable, commit_ts: int) -> TableSchema | None:
         return TABLE
 
+    def is_captured(self, table: TableId) -> bool:
+        return True
+
     def effects(self, query: ev.Query) -> Effects | None:
         self.asked.append(query.sql)
         return None

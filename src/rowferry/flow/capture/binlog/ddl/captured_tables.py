@@ -127,6 +127,11 @@ class CapturedTables:
         self._made.append(version)
         return version
 
+    def is_captured(self, table: TableId) -> bool:
+        """Return whether rows of a table are delivered as the log tells them now."""
+        known = self._state.by_name().get(self._name(table))
+        return known is not None and known.progress.stage is not Stage.REGISTERED
+
     def effects(self, query: Query) -> Effects | None:
         """Return what a statement does to captured tables; None: nothing."""
         known = self._state.by_name()

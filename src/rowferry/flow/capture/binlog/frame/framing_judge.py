@@ -32,6 +32,9 @@ class KnowsTables(Protocol):
     def captured(self, mapped: MappedTable, commit_ts: int) -> TableSchema | None:
         """Return the version that the rows after a TABLE_MAP have; None: not captured."""
 
+    def is_captured(self, table: TableId) -> bool:
+        """Return whether rows of a table are delivered as the log tells them now."""
+
     def effects(self, query: ev.Query) -> Effects | None:
         """Return what a statement does to captured tables; None: nothing."""
 
@@ -98,6 +101,8 @@ class FramingJudge(EventJudge):
         """Ask what a table's rows are; one that goes on with another version ends the segment."""
         mapped = parse_table_map(body, self._flavour)
         schema = self._book.captured(mapped, self._point.state.txn_ts)
+        if schema is None and self._xa.inside:
+            self._xa.pass_over(mapped.table)
         draft = self._cutter.draft
         if schema is not None and draft is not None:
             if draft.version_of(schema.table_id) not in (None, schema.version):
@@ -231,6 +236,7 @@ class FramingJudge(EventJudge):
         """Begin to keep rows back.
 
         Also those of tables that are left out: which snapshots have them is decided by the commit.
+        And all its tables are asked about: of which of them it has rows that are not captured.
         """
         if self._cutter.draft is not None and not self._cutter.draft.xa:
             self._cutter.close(self._point.border)
@@ -239,8 +245,7 @@ class FramingJudge(EventJudge):
         for one in (state, self._point.state, self._point.border):
             one.open = 0
         self._xa.begin()
-        if self._gtids.held:
-            self._tables.hold(())
+        self._tables.forget()
 
     def maria_xa(self, body: bytes) -> None:
         """Begin a transaction that is prepared, or end one."""
@@ -267,7 +272,9 @@ class FramingJudge(EventJudge):
 
     def end_xa(self, sql: str, commit: bool) -> None:
         """Let a prepared transaction's rows go out, or forget them."""
-        committed = self._xa.end(sql, commit, self._point.state.txn_ts, str(self._point))
+        committed = self._xa.end(
+            sql, commit, self._point.state.txn_ts, str(self._point), self._book.is_captured
+        )
         if commit:
             self._cutter.close(self._point.border)
         self._cutter.add(without_tables(committed, self._gtids.held))

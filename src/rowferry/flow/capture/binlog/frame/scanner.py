@@ -50,7 +50,7 @@ class Scanner:
         self._maria = position.flavour is Flavour.MARIADB
         self._place = appetite.until_place
         self._tables = KnownTables()
-        self._xa = xa or PreparedRows(position.server, position.prepared)
+        self._xa = xa or PreparedRows(position.server, position.prepared, position.left_out)
         self.stopped = False  # the next event lies behind the wanted place
         state = WalkState.without_bounds()
         state.offset, state.last_ts = position.offset, position.last_ts
@@ -158,6 +158,7 @@ class Scanner:
             txn_ts=border.txn_ts,
             prepared=self._xa.to_json(),
             txn_gtid=self._gtids.under_way(),
+            left_out=self._xa.left_out(),
         )
 
     def note_end(self, file: str, offset: int) -> None:

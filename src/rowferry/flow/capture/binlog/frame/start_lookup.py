@@ -36,6 +36,9 @@ class _NoTables:
     def captured(self, mapped: MappedTable, commit_ts: int) -> TableSchema | None:
         return None
 
+    def is_captured(self, table: TableId) -> bool:
+        return False
+
     def effects(self, query: ev.Query) -> Effects | None:
         return None
 

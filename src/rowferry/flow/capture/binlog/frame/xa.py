@@ -6,12 +6,14 @@ Their names are equal for the PREPARE event and the statements that end it.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from rowferry.change.plan import Segment
+from rowferry.change.table import TableId
 from rowferry.errors import CorruptLog, EventUnknown
+from rowferry.flow.capture.binlog.position import LeftOut
 
 _TEXT = re.compile(
     r"XA\s+\w+\s+X'([0-9A-Fa-f]*)'\s*(?:,\s*X'([0-9A-Fa-f]*)')?\s*(?:,\s*(\d+))?", re.IGNORECASE
@@ -51,10 +53,14 @@ class PreparedRows:
         parts: the segments of the open one.
     """
 
-    def __init__(self, server: str, prepared: Mapping[str, Any]) -> None:
-        """Begin with what earlier stretches left prepared on `server`."""
+    def __init__(
+        self, server: str, prepared: Mapping[str, Any], left_out: Iterable[LeftOut] = ()
+    ) -> None:
+        """Begin with what earlier stretches left prepared on `server`, and what they left out."""
         self._server = server
         self._prepared = dict(prepared)
+        self._left_out = tuple(left_out)
+        self._passed_over: dict[TableId, None] = {}
         self.inside = False
         self.parts: list[Segment] = []
 
@@ -62,9 +68,18 @@ class PreparedRows:
         """Return what is prepared, for the position."""
         return dict(self._prepared)
 
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """Return of which tables what is prepared has rows that are not remembered."""
+        return self._left_out
+
     def begin(self) -> None:
         """Open one; what was begun and not prepared is forgotten."""
         self.inside, self.parts = True, []
+        self._passed_over = {}
+
+    def pass_over(self, table: TableId) -> None:
+        """Note that the open transaction has rows of a table that is not captured."""
+        self._passed_over[table] = None
 
     def prepare(self, body: bytes) -> list[Segment]:
         """Take a XA_PREPARE event; returns what is committed by it at once."""
@@ -74,9 +89,17 @@ class PreparedRows:
         if at_once:
             return parts
         self._prepared[xid] = [{**segment.to_json(), "payload": ""} for segment in parts]
+        self._left_out += tuple(LeftOut(xid, *table) for table in self._passed_over)
         return []
 
-    def end(self, sql: str, commit: bool, commit_ts: int, where: str) -> list[Segment]:
+    def end(
+        self,
+        sql: str,
+        commit: bool,
+        commit_ts: int,
+        where: str,
+        is_captured: Callable[[TableId], bool],
+    ) -> list[Segment]:
         """Take XA COMMIT or XA ROLLBACK; returns what is committed by it.
 
         Raises:
@@ -93,6 +116,14 @@ class PreparedRows:
             )
         forms = self._prepared.pop(xid)
         segments = [Segment.from_json(form) for form in forms] if commit else []
+        passed_over = [TableId(one.database, one.table) for one in self._left_out if one.xid == xid]
+        self._left_out = tuple(one for one in self._left_out if one.xid != xid)
+        if commit and (now := next(filter(is_captured, passed_over), None)) is not None:
+            raise EventUnknown(
+                f"XA COMMIT {xid} at {where} ends a transaction that was prepared while {now} was "
+                f"not captured, so its rows of it are not known; leave {now} out with filter.rules "
+                "until the changefeed has passed this place, or make a new changefeed"
+            )
         for part in segments:
             if part.read["server"] != self._server:
                 raise EventUnknown(
@@ -118,7 +149,14 @@ class NoPreparedRows(PreparedRows):
         self.inside, self.parts = False, []
         return []
 
-    def end(self, sql: str, commit: bool, commit_ts: int, where: str) -> list[Segment]:
+    def end(
+        self,
+        sql: str,
+        commit: bool,
+        commit_ts: int,
+        where: str,
+        is_captured: Callable[[TableId], bool],
+    ) -> list[Segment]:
         """Take XA COMMIT or XA ROLLBACK of whatever it is."""
         return []
 
