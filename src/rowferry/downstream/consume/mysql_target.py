@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Final
 
 from rowferry.change.table import TableId
 from rowferry.errors import (
-    BadStatement,
     BadUri,
     RowferryError,
     RowRejected,
@@ -17,11 +16,11 @@ from rowferry.errors import (
     SinkUnwritable,
 )
 from rowferry.mysql.connection import SessionSettings, open_connection
-from rowferry.mysql.ddl.clauses import read_renames
+from rowferry.mysql.ddl.partly_done import partly_done
 from rowferry.mysql.flavour import LOGIN_SCHEMES
 from rowferry.mysql.login import Login
 from rowferry.mysql.login_options import LoginOptions
-from rowferry.mysql.refusals import RefusalKind, ServerRefusal, accepted, judged
+from rowferry.mysql.refusals import RefusalKind, ServerRefusal, judged
 from rowferry.spec.check import check_parameters
 from rowferry.spec.uri import Uri
 
@@ -35,9 +34,6 @@ _SETTINGS: Final = SessionSettings(
 )
 _REFUSED: Final = (RefusalKind.LOGIN, RefusalKind.RIGHTS, RefusalKind.TLS, RefusalKind.MODE)
 _LOST: Final = (RefusalKind.NO_ANSWER, RefusalKind.MALFORMED, RefusalKind.TLS_BROKEN)
-_THERE: Final = 1050  # a table of this name
-# Errors of a DDL that was carried out before: there already, or gone already.
-_DONE: Final = frozenset({1007, 1008, 1050, 1051, 1060, 1061, 1068, 1091, 1507, 1517, 1826})
 
 
 class _ApplyLogin(LoginOptions, section="--apply"):
@@ -102,48 +98,51 @@ class MySqlTarget:
             self._connection.commit()
 
     def change_schema(self, database: str, query: str) -> None:
-        """Run a DDL with a default database; one that was carried out before is left out.
+        """Run a DDL with a default database; what of it was carried out before is left out.
 
         Raises:
             RowRejected: the database refuses it; or a table should get a name that another has.
         """
-        done = _DONE - {_THERE} if self._has_what_is_renamed(database, query) else _DONE
         with self._wrapped(_short(query)), self._connection.cursor() as cursor:
             if database:
                 self._connection.select_db(database)
             # In a transaction MariaDB's EXCHANGE PARTITION waits for locks of its own.
             self._connection.autocommit(True)
             self._connection.set_mode("")
-            with accepted(done):
-                cursor.execute(query)
+            left = query
+            while left:
+                try:
+                    with judged(_StatementRefused):
+                        cursor.execute(left)
+                    break
+                except _StatementRefused as err:
+                    rest = partly_done(left, database, err.refusal.number, self.execute)
+                    if rest is None:
+                        raise self._error(_short(left), err.refusal) from None
+                    left = rest
             self._connection.set_mode(_ROW_MODE)
             self._connection.autocommit(False)
-
-    def _has_what_is_renamed(self, database: str, query: str) -> bool:
-        """Return whether a statement renames a table that is there: it was not run before, then."""
-        renames = []
-        with suppress(BadStatement):
-            renames = read_renames(query)
-        if not renames:
-            return False
-        rows = self.execute(
-            "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
-            renames[0][0].within(database),
-        )
-        return bool(rows)
 
     def close(self) -> None:
         """Let the connection go; what was not committed is lost."""
         self._connection.close()
 
     def _wrapped(self, doing: str) -> AbstractContextManager[None]:
-        def judge(refusal: ServerRefusal) -> RowferryError:
-            words = f"{self._name}, {doing}: {refusal.server_text}"
-            if refusal.kind in _REFUSED:
-                return SinkUnwritable(words)
-            return SinkUnavailable(words) if refusal.kind in _LOST else RowRejected(words)
+        return judged(lambda refusal: self._error(doing, refusal))
 
-        return judged(judge)
+    def _error(self, doing: str, refusal: ServerRefusal) -> RowferryError:
+        words = f"{self._name}, {doing}: {refusal.server_text}"
+        if refusal.kind in _REFUSED:
+            return SinkUnwritable(words)
+        return SinkUnavailable(words) if refusal.kind in _LOST else RowRejected(words)
+
+
+class _StatementRefused(Exception):
+    """A DDL is refused, whatever for. It never leaves this module."""
+
+    def __init__(self, refusal: ServerRefusal) -> None:
+        super().__init__(refusal.server_text)
+        self.refusal = refusal
 
 
 def _short(sql: str) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Collection, Sequence
+from typing import Any, Final
 
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.plan import Plan
@@ -16,12 +16,6 @@ from rowferry.flow.encode.sql_rows.frame import quoted, quoted_table
 from rowferry.flow.sink.mysql.ledger import BEGUN, DONE, REFUSED, Ledger
 from rowferry.flow.sink.mysql.options import MysqlOptions, MySqlSettings
 from rowferry.flow.sink.mysql.other_dialects import statement_of
-from rowferry.flow.sink.mysql.partly_done import (
-    NOTHING_TO_DROP,
-    PARTLY_DONE,
-    left_to_do,
-    read_parts,
-)
 from rowferry.flow.sink.mysql.session import Session, StatementRefused, connect
 from rowferry.flow.sink.mysql.target_tables import (
     folded,
@@ -33,15 +27,11 @@ from rowferry.flow.sink.mysql.target_tables import (
 )
 from rowferry.flow.sink.mysql.tidb_tables import as_active_active
 from rowferry.moment import moment
+from rowferry.mysql.ddl.partly_done import Ask, cut_off, partly_done
 from rowferry.mysql.feed_mark import MARK_SQL_MODE
 from rowferry.mysql.flavour import Flavour
 from rowferry.mysql.refusals import GONE
 
-# The downstream is as the statement wants it already: there, or gone.
-_SO_ALREADY: Final = frozenset(
-    {1007, 1008, 1050, 1051, 1054, 1060, 1061, 1068, 1176, 1507, 1517, 1826, *NOTHING_TO_DROP}
-)
-_THERE: Final = 1050  # a table of this name
 # Where nothing was delivered and no table is, they have nothing to take.
 _EMPTYING: Final = frozenset({DdlKind.TRUNCATE_TABLE, DdlKind.DROP_TABLE})
 _DATABASES: Final = frozenset(
@@ -182,29 +172,31 @@ class SchemaChanges:
                 raise self._refused(
                     change, statement, "it was interrupted, and whether it took effect is unknown"
                 )
+            left = statement
             if took_effect:
                 if known is not None and _was_gone(known[1]):
                     self._complete(change)
+                left = cut_off(statement, _home(change), _asking(notes))
             else:
                 if why := self._why_not(notes, change, statement, there):
                     note(REFUSED, before)
                     raise self._refused(change, statement, why)
                 note(BEGUN, before)
-                if statement:
-                    try:
-                        self._execute(change, statement)
-                    except StatementRefused as err:
-                        name = _former(change)
-                        gone = _is_gone(notes, name)
-                        # A server goes on with the statement of a process that was killed: that one
-                        # may have ended while this one waited behind it for the table.
-                        ended = begun and _digest(_definition(notes, change)) != before
-                        passes = gone and name not in there and change.kind in _EMPTYING
-                        if not ended and not passes:
-                            note(REFUSED, before)
-                            if gone and name in there:
-                                raise gone_tables(notes, [name]) from err
-                            raise self._refused(change, statement, err.server_text) from err
+            if left:
+                try:
+                    self._execute(change, left)
+                except StatementRefused as err:
+                    name = _former(change)
+                    gone = _is_gone(notes, name)
+                    # A server goes on with the statement of a process that was killed: that one
+                    # may have ended while this one waited behind it for the table.
+                    ended = begun and _digest(_definition(notes, change)) != before
+                    passes = gone and name not in there and change.kind in _EMPTYING
+                    if not ended and not passes:
+                        note(REFUSED, before)
+                        if gone and name in there:
+                            raise gone_tables(notes, [name]) from err
+                        raise self._refused(change, statement, err.server_text) from err
             note(DONE, before)
         guard.rollback()
 
@@ -271,8 +263,6 @@ class SchemaChanges:
                 moment("ddl done downstream")
             except StatementRefused as err:
                 error = err.as_error("a schema change")
-                if err.number in _SO_ALREADY and not _is_taken(session, change, err.number):
-                    return
                 if error.verdict is Verdict.RETRY:
                     raise error from err
                 raise
@@ -311,20 +301,27 @@ def _run(session: Session, change: SchemaChange, statement: str) -> None:
     """Run a statement; where a part of it is done already, the rest.
 
     Raises:
-        Refused: the downstream says no, or nothing of it is left to do.
+        Refused: the downstream says no.
         SinkUnavailable: as `Session.run`.
     """
-    while True:
+    left = statement
+    while left:
         try:
-            session.run(statement.encode())
+            session.run(left.encode())
             return
         except StatementRefused as err:
-            if err.number not in PARTLY_DONE:
+            rest = partly_done(left, _home(change), err.number, _asking(session))
+            if rest is None:
                 raise
-            rest = left_to_do(statement, err.number, read_parts(session, _former(change)))
-            if not rest:
-                raise
-            statement = rest
+            left = rest
+
+
+def _asking(session: Session) -> Ask:
+    def ask(sql: str, values: Sequence[object]) -> Sequence[Sequence[Any]]:
+        moment("list parts of table downstream")
+        return session.ask(sql, values)
+
+    return ask
 
 
 def _home(change: SchemaChange) -> str:
@@ -342,12 +339,6 @@ def _definition(session: Session, change: SchemaChange) -> str:
     old = change.previous_target or change.previous
     names = [name for name in (old, change.written_as) if name is not None]
     return "\n".join(_show(session, name) for name in dict.fromkeys(names))
-
-
-def _is_taken(session: Session, change: SchemaChange, number: int) -> bool:
-    """Return whether another table has the name that a table should get."""
-    old = _former(change)
-    return number == _THERE and old != change.written_as and not _is_gone(session, old)
 
 
 def _same_to_server(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -67,6 +67,10 @@ class Downstream:
             if name not in self.tables:
                 raise StatementRefused(1146, f"Table '{name}' doesn't exist", "h")
             return [(name.table, f"CREATE TABLE {name.table} ({self.tables[name]})")]
+        if "information_schema.TABLES" in sql:
+            return [("1",)] if TableId(*map(str, values)) in self.tables else []
+        if sql.startswith("SELECT COLUMN_NAME FROM information_schema.COLUMNS"):
+            return [(t.key,) for name, t in self.tables.items() if name == tuple(values)]
         if "information_schema.COLUMNS" in sql:
             return [
                 (*name, t.key, t.kind, t.kind, None, None, "NO", None, "", t.collation)
@@ -196,7 +200,9 @@ def test_a_rename_that_ends_behind_its_process(make: Callable[..., None], begun:
 
     def is_late(statement: bytes) -> None:
         if statement.startswith(b"RENAME"):
-            server.tables[new] = server.tables.pop(old)
+            moved = server.tables.pop(old)
+            if begun:
+                server.tables[new] = moved
             raise StatementRefused(1146, "Table 'shop.a' doesn't exist", "h")
 
     server.meets = is_late
@@ -206,6 +212,86 @@ def test_a_rename_that_ends_behind_its_process(make: Callable[..., None], begun:
         with pytest.raises(TargetLost):
             make(server, notes, RENAME, [old])
     assert notes.states == [BEGUN, DONE if begun else REFUSED]
+
+
+def refused_once(server: Downstream, number: int, verb: bytes) -> None:
+    """Let the server refuse a statement the first time."""
+    refusals = [StatementRefused(number, "no", "h")]
+
+    def refuse(statement: bytes) -> None:
+        if statement.startswith(verb) and refusals:
+            raise refusals.pop()
+
+    server.meets = refuse
+
+
+@pytest.mark.parametrize("known", [None, (REFUSED, "0"), (BEGUN, "0")])
+def test_a_rename_that_was_made_already(make: Callable[..., None], known: Any) -> None:
+    """By hand after it was refused, or by a plan that was given up; MariaDB misses the old name."""
+    server = Downstream("0", {TableId("shop", "b"): Table("id")})
+    refused_once(server, 1146, b"RENAME")
+    notes = Notes(known)
+    make(server, notes, RENAME, [TableId("shop", "a")])
+    assert notes.states[-1] == DONE
+
+
+ALTER = SchemaChange(
+    STAMP,
+    DdlKind.MULTI_SCHEMA_CHANGE,
+    "ALTER TABLE `shop`.`orders` CHANGE COLUMN old id INT, ADD COLUMN more INT",
+    LOWER,
+)
+
+
+def test_a_change_that_is_half_made_is_not_taken_for_made(make: Callable[..., None]) -> None:
+    """Of the two clauses, somebody has carried the first one out by hand."""
+    server, notes = Downstream("0", {LOWER: Table("id")}), Notes()
+    refused_once(server, 1054, b"ALTER")
+    make(server, notes, ALTER)
+    assert server.ran[-1] == b"ALTER TABLE `shop`.`orders` ADD COLUMN more INT"
+    assert notes.states == [BEGUN, DONE]
+
+
+@pytest.mark.parametrize(
+    ("number", "change"),
+    [
+        (1054, replace(ALTER, query="ALTER TABLE `shop`.`orders` MODIFY COLUMN old INT")),
+        (1826, SchemaChange(STAMP, DdlKind.CREATE_TABLE, "CREATE TABLE `shop`.`t` (…)", LOWER)),
+    ],
+)
+def test_what_left_nothing_behind_is_refused(
+    make: Callable[..., None], number: int, change: SchemaChange
+) -> None:
+    """A constraint of another table's has the name of one of a new table: that is not made."""
+    server, notes = Downstream("0", {LOWER: Table("id")}), Notes()
+    refused_once(server, number, change.query[:5].encode())
+    with pytest.raises(SchemaChangeRefused):
+        make(server, notes, change)
+    assert notes.states == [BEGUN, REFUSED]
+
+
+@pytest.mark.parametrize(
+    ("query", "there", "rest"),
+    [
+        ("DROP TABLE shop.a, shop.b", "b", "DROP TABLE `shop`.`b`"),
+        ("DROP TABLE shop.a, shop.b", "", ""),
+        ("RENAME TABLE shop.a TO shop.c, shop.b TO shop.e", "c b", "RENAME TABLE `shop`.`b` TO "
+         "`shop`.`e`"),
+        ("RENAME TABLE shop.a TO shop.c, shop.b TO shop.e", "c e", ""),
+        ("RENAME TABLE shop.a TO shop.x, shop.b TO shop.a, shop.x TO shop.b", "a b", ""),
+    ],
+)  # fmt: skip
+def test_a_statement_of_several_tables_that_was_cut_off(
+    make: Callable[..., None], query: str, there: str, rest: str
+) -> None:
+    """The server died between two tables, or only the answer was lost: the first table tells."""
+    server = Downstream("0", {TableId("shop", name): Table("id") for name in there.split()})
+    change = SchemaChange(STAMP, DdlKind.MULTI_SCHEMA_CHANGE, query, TableId("shop", "a"))
+    notes = Notes((BEGUN, _digest("as it was before")))
+    make(server, notes, change)
+    ran = [s for s in server.ran if s.startswith((b"DROP", b"RENAME"))]
+    assert ran == ([rest.encode()] if rest else [])
+    assert notes.states == [DONE]
 
 
 def test_a_table_that_was_made_and_not_completed(make: Callable[..., None]) -> None:
