@@ -38,6 +38,7 @@ class Merge(JsonForm):
         columns: the table's, as `StoredColumns.schema_text` tells them, with `mapped` and `max_id`.
         files: what is replaced, in the format's own words; none: only deletes are summed up.
         size: bytes of these files.
+        version: that the table had when this was decided, as the format counts its commits.
     """
 
     directory: str
@@ -49,6 +50,7 @@ class Merge(JsonForm):
     max_id: int
     files: tuple[dict[str, Any], ...]
     size: int
+    version: int
 
     @property
     def path(self) -> str:
@@ -101,7 +103,15 @@ class TableUpkeep(ABC):
     ) -> int:
         """Put new files in the place of old ones; return how many were replaced.
 
-        A merge of files that are not there any more as they were is left out, and its file removed.
+        A merge whose commit is there already counts as done: its answer was lost. Any other of
+        files that are not there any more as they were is left out, and its file removed.
+        """
+
+    @abstractmethod
+    def was_committed(self, merge: Merge) -> bool:
+        """Return whether a commit has put a merge's file in its place, or may have.
+
+        Asked when the files that it replaces are gone: its commit cannot come in later then.
         """
 
     def sum_up(self, since: int, now_ms: int) -> int:
@@ -140,10 +150,19 @@ class TableUpkeep(ABC):
                 return count
         raise SinkUnavailable("files to be merged are changed by others all the time")
 
-    def _discard(self, merges: Iterable[Merge], guard: Guard) -> None:
-        """Remove files of merges that were left out: nobody will name them."""
-        for merge in merges:
+    def _settle(self, left_out: Iterable[Merge], guard: Guard) -> int:
+        """Remove files of merges that were left out; return how many files others replaced.
+
+        A commit's answer may have been lost, or have told the contrary: its file is the table's,
+        also if later commits have replaced it, as readers of earlier versions need it.
+        """
+        count = 0
+        for merge in left_out:
+            if self.was_committed(merge):
+                count += len(merge.files)
+                continue
             moment("discard merged file")
             with guard():
                 self._files.delete(merge.path)
                 self._files.delete(run_path(merge.root, merge.name))
+        return count

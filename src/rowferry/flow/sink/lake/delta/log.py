@@ -254,6 +254,20 @@ class DeltaLog:
                 return dict(action["commitInfo"])
         return {}
 
+    def may_have_added(self, path: str, since: int, until: int) -> bool:
+        """Return whether a commit behind a version, up to another, adds a file, or is gone."""
+        moment("look for file in delta commits")
+        for version in range(since + 1, until + 1):
+            name = _version_name(version)
+            stored = self._files.get(self._path(name))
+            if stored is None:
+                return True
+            with self._read_as_log(name):
+                actions = [self._parsed(line, name) for line in stored.data.splitlines() if line]
+                if any(unquote(add["path"]) == path for a in actions if (add := a.get("add"))):
+                    return True
+        return False
+
     def state_at(self, version: int) -> TableState | None:
         """Return the table at an earlier version; None: its commits are gone."""
         moment("list delta checkpoints")

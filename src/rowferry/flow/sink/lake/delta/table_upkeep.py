@@ -84,6 +84,7 @@ class DeltaTableUpkeep(TableUpkeep):
             columns.max_id,
             tuple(f.add for f in group),
             sum(f.size for f in group),
+            state.version,
         )
 
     def rows(self, merge: Merge) -> pa.Table:
@@ -118,8 +119,15 @@ class DeltaTableUpkeep(TableUpkeep):
             return commit_head(note, "OPTIMIZE", {}) + steps if steps else None
 
         self._target.commit(note, actions, guard)
-        self._discard(left_out, guard)
-        return count
+        return count + self._settle(left_out, guard)
+
+    def was_committed(self, merge: Merge) -> bool:
+        """Return whether a commit has put a merge's file in its place, or may have."""
+        state = self._target.state
+        if merge.name in state.files:
+            return True
+        log = DeltaLog(self._files, self._target.directory)
+        return log.may_have_added(merge.name, merge.version, state.version)
 
     def sum_up(self, since: int, now_ms: int) -> int:
         """Write a checkpoint of the log where one is due."""

@@ -432,8 +432,10 @@ class DeltaTarget:
             if new_actions is None:
                 with guard():
                     return
+            self._state = None  # until it is known what became of the commit
             with guard():
                 done = self._log.commit(state, new_actions)
+            self._state = state
             if done:
                 gone = {a["remove"]["path"] for a in new_actions if "remove" in a}
                 self._runs.forget(sorted(gone - set(state.files)))

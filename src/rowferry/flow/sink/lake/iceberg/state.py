@@ -195,6 +195,25 @@ class StateReader:
                 deletes.append(entry)
         return IcebergState(table, files, tuple(deletes), manifests)
 
+    def has_held(self, state: IcebergState, path: str, since: int) -> bool:
+        """Return whether a snapshot behind a sequence number has, or takes away, a data file.
+
+        Raises:
+            SinkDamaged: one of its manifests is gone, or cannot be read.
+        """
+        if path in state.files or state.table is None:
+            return path in state.files
+        location = self._catalog.io.location(path)
+        later = [s for s in state.metadata.snapshots if (s.sequence_number or 0) > since]
+        with _read_as_metadata(_shown(state.table)):
+            manifests = {m.manifest_path: m for s in later for m in s.manifests(self._catalog.io)}
+            return any(
+                entry.data_file.file_path == location
+                for manifest in manifests.values()
+                if manifest.sequence_number > since
+                for entry in manifest.fetch_manifest_entry(self._catalog.io, discard_deleted=False)
+            )
+
     def _entries_of(self, manifest: ManifestFile) -> list[ManifestEntry]:
         held = self._entries.get(manifest.manifest_path)
         return held if held is not None else manifest.fetch_manifest_entry(self._catalog.io)

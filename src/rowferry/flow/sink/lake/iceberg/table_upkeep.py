@@ -118,6 +118,7 @@ class IcebergTableUpkeep(TableUpkeep):
                 {"path": f.path, "gone": _packed(rows)} for f, rows in zip(group, gone, strict=True)
             ),
             sum(f.size for f in group),
+            state.sequence_number,
         )
 
     def rows(self, merge: Merge) -> pa.Table:
@@ -163,8 +164,11 @@ class IcebergTableUpkeep(TableUpkeep):
             return TableChange(draft) if draft.has_changes else None
 
         self._target.commit(note, change, guard)
-        self._discard((merge for merge in left_out if merge.files), guard)
-        return count
+        return count + self._settle((merge for merge in left_out if merge.files), guard)
+
+    def was_committed(self, merge: Merge) -> bool:
+        """Return whether a commit has put a merge's file in its place."""
+        return self._target.has_held(merge.path, merge.version)
 
     def _unchanged(self, state: IcebergState, merge: Merge) -> list[IcebergFile] | None:
         """Return the files of a merge where the table has them as they were; None: it has not."""

@@ -181,6 +181,10 @@ class IcebergTarget:
         """Return whether the micro-batch was committed."""
         return note.is_done(self.refreshed().notes)
 
+    def has_held(self, path: str, since: int) -> bool:
+        """Return whether a snapshot behind a sequence number has, or takes away, a data file."""
+        return self._reader.has_held(self.state, path, since)
+
     def rows_gone(self, file: IcebergFile) -> Positions:
         """Return the rows of a data file that count no more."""
         return self._gone.of(self.state, file.location)
@@ -414,14 +418,15 @@ class IcebergTarget:
             if made is None:
                 with guard():
                     return
+            self._state = None  # until it is known what became of the commit
             with guard():
                 done = self._commits.write(note, root, state, made)
             if done:
                 gone = [f.path for f in made.draft.removed]
                 gone += list(state.files) if made.draft.empties else []
                 self._runs.forget(gone)
-                self._state = None
                 return
+            self._state = state
         raise SinkUnavailable(f"{self.shown} is committed to by others all the time")
 
 
