@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from typing import Any, Final, Self
@@ -13,22 +13,24 @@ import grpc
 from rowferry.change.table import TableId
 from rowferry.control.operator.operations import Operations, Wanted
 from rowferry.control.store.contract import FeedRecord, Subscribed
-from rowferry.errors import (
-    BadOption,
-    ChangefeedExists,
-    NoSuchChangefeed,
-)
+from rowferry.errors import BadOption, ChangefeedExists, NoSuchChangefeed
 from rowferry.face.descriptors import share_of_descriptors
 from rowferry.face.fresh import Fresh
 from rowferry.face.gate import Gate, Tls, split_address
-from rowferry.face.rpc_calls import Calls
-from rowferry.face.rpc_declared import add_declarations
-from rowferry.face.rpc_quarantine import add_quarantine
-from rowferry.face.rpc_resnapshots import add_resnapshots
-from rowferry.face.rpc_traces import add_traces
+from rowferry.face.rpc_calls import Calls, RpcMethods
+from rowferry.face.rpc_declared import DeclarationMethods
+from rowferry.face.rpc_quarantine import QuarantineMethods
+from rowferry.face.rpc_resnapshots import ResnapshotMethods
+from rowferry.face.rpc_traces import TraceMethods
 from rowferry.face.sources import Sources
 from rowferry.face.subscription import Subscription, check_subscriber_name, rule
 from rowferry.spec.uri import Uri
+from rowferry.wire import (
+    declare_pb2_grpc,
+    quarantine_pb2_grpc,
+    resnapshot_pb2_grpc,
+    trace_pb2_grpc,
+)
 from rowferry.wire import subscribe_pb2 as wire
 from rowferry.wire import subscribe_pb2_grpc as stubs
 
@@ -47,26 +49,26 @@ _OPTIONS: Final = (
     ("grpc.http2.max_ping_strikes", 2),
     ("grpc.so_reuseport", 0),
 )
+_FURTHER_SERVICES: Final[tuple[tuple[type[RpcMethods], Callable[..., None]], ...]] = (
+    (ResnapshotMethods, resnapshot_pb2_grpc.add_ResnapshotsServicer_to_server),
+    (TraceMethods, trace_pb2_grpc.add_TracesServicer_to_server),
+    (QuarantineMethods, quarantine_pb2_grpc.add_QuarantineServicer_to_server),
+    (DeclarationMethods, declare_pb2_grpc.add_DeclarationsServicer_to_server),
+)
 
 
-class SubscriptionMethods:
+class SubscriptionMethods(RpcMethods):
     """The methods of the service `rowferry.wire.Subscriptions`."""
 
     def __init__(self, operations: Operations, sources: Sources, calls: Calls) -> None:
-        self._operations = operations
-        self._store = operations.store
-        self._sources = sources
-        self._calls = calls
+        super().__init__(operations, calls)
+        self._store, self._sources = operations.store, sources
 
-    def SubscribeCDC(  # noqa: N802 (the name on the wire)
-        self, request: Any, context: grpc.ServicerContext
-    ) -> Any:
+    def SubscribeCDC(self, request: Any, context: grpc.ServicerContext) -> Any:
         """Subscribe to one table: make its changefeed, and return the stored row."""
         return self._calls.answered(context, lambda: self._subscribe(request))
 
-    def UnsubscribeCDC(  # noqa: N802 (the name on the wire)
-        self, request: Any, context: grpc.ServicerContext
-    ) -> Any:
+    def UnsubscribeCDC(self, request: Any, context: grpc.ServicerContext) -> Any:
         """Set `cancel` of one table: its owner stops at the next border and removes it."""
         return self._calls.answered(context, lambda: self._unsubscribe(request))
 
@@ -255,8 +257,8 @@ def serve(
     calls = Calls(gate or Gate())
     methods = SubscriptionMethods(operations, sources or Sources(), calls)
     stubs.add_SubscriptionsServicer_to_server(methods, server)  # type: ignore[no-untyped-call]
-    for add in (add_resnapshots, add_traces, add_quarantine, add_declarations):
-        add(operations, calls, server)
+    for kind, add in _FURTHER_SERVICES:
+        add(kind(operations, calls), server)
     try:
         bound = (
             server.add_secure_port(f"{shown}:{port}", _credentials(tls))

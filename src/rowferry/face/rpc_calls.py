@@ -13,6 +13,7 @@ from urllib.parse import unquote
 import grpc
 
 from rowferry.control.operator.actor import current_actor
+from rowferry.control.operator.operations import Operations
 from rowferry.errors import (
     AccessDenied,
     BadInput,
@@ -67,6 +68,13 @@ class Calls:
             LOG.exception("a call failed")
             words = "[RF-0000] the server failed inside; its log has the details"
             _abort(context, grpc.StatusCode.INTERNAL, words)
+
+
+class RpcMethods:
+    """The methods of one service; they are named as on the wire."""
+
+    def __init__(self, operations: Operations, calls: Calls) -> None:
+        self._operations, self._calls = operations, calls
 
 
 def _abort(context: grpc.ServicerContext, code: grpc.StatusCode, words: str) -> NoReturn:

@@ -10,33 +10,23 @@ import grpc
 
 from rowferry.control.operator.declared.apply import ApplyRequest, apply_declared, to_json
 from rowferry.control.operator.declared.export import export_declared
-from rowferry.control.operator.operations import Operations
 from rowferry.face.json_log import redacted
-from rowferry.face.rpc_calls import Calls
+from rowferry.face.rpc_calls import RpcMethods
 from rowferry.spec.config_file import parse_config, write_config
 from rowferry.spec.declared import Declaration, read_declaration
 from rowferry.wire import declare_pb2 as wire
-from rowferry.wire import declare_pb2_grpc as stubs
 
 _TYPE: Final = "yaml"
 
 
-class DeclarationMethods:
+class DeclarationMethods(RpcMethods):
     """The methods of the service `rowferry.wire.Declarations`."""
 
-    def __init__(self, operations: Operations, calls: Calls) -> None:
-        self._operations = operations
-        self._calls = calls
-
-    def Apply(  # noqa: N802 (the name on the wire)
-        self, request: Any, context: grpc.ServicerContext
-    ) -> Any:
+    def Apply(self, request: Any, context: grpc.ServicerContext) -> Any:
         """Bring changefeeds to what files declare."""
         return self._calls.answered(context, lambda: self._apply(request))
 
-    def Export(  # noqa: N802 (the name on the wire)
-        self, request: Any, context: grpc.ServicerContext
-    ) -> Any:
+    def Export(self, request: Any, context: grpc.ServicerContext) -> Any:
         """Return changefeeds in the form that `Apply` takes."""
         return self._calls.answered(context, lambda: self._export(request))
 
@@ -88,9 +78,3 @@ def _step(form: Mapping[str, Any]) -> Any:
 
 def _json(value: Any) -> str:
     return redacted(json.dumps(value, ensure_ascii=False))
-
-
-def add_declarations(operations: Operations, calls: Calls, server: grpc.Server) -> None:
-    """Let a server answer the service's methods."""
-    methods = DeclarationMethods(operations, calls)
-    stubs.add_DeclarationsServicer_to_server(methods, server)  # type: ignore[no-untyped-call]

@@ -8,38 +8,26 @@ from typing import Any
 import grpc
 
 from rowferry.change.table import TableId
-from rowferry.control.operator.operations import Operations
 from rowferry.control.operator.quarantine import Choice, forms, values_form
 from rowferry.errors import BadOption
 from rowferry.face.json_log import redacted
-from rowferry.face.rpc_calls import Calls
+from rowferry.face.rpc_calls import RpcMethods
 from rowferry.face.rpc_traces import image_text
 from rowferry.wire import quarantine_pb2 as wire
-from rowferry.wire import quarantine_pb2_grpc as stubs
 
 
-class QuarantineMethods:
+class QuarantineMethods(RpcMethods):
     """The methods of the service `rowferry.wire.Quarantine`."""
 
-    def __init__(self, operations: Operations, calls: Calls) -> None:
-        self._operations = operations
-        self._calls = calls
-
-    def ListQuarantined(  # noqa: N802 (the name on the wire)
-        self, request: Any, context: grpc.ServicerContext
-    ) -> Any:
+    def ListQuarantined(self, request: Any, context: grpc.ServicerContext) -> Any:
         """Return the rows that the sink refused, and those that wait behind them."""
         return self._calls.answered(context, lambda: self._rows(request.changefeed_id, 0))
 
-    def ShowQuarantined(  # noqa: N802 (the name on the wire)
-        self, request: Any, context: grpc.ServicerContext
-    ) -> Any:
+    def ShowQuarantined(self, request: Any, context: grpc.ServicerContext) -> Any:
         """Return one of them with its values."""
         return self._calls.answered(context, lambda: self._show(request))
 
-    def RetryQuarantined(  # noqa: N802 (the name on the wire)
-        self, request: Any, context: grpc.ServicerContext
-    ) -> Any:
+    def RetryQuarantined(self, request: Any, context: grpc.ServicerContext) -> Any:
         """Let rows be sent again, with all that waits behind them."""
 
         def retry() -> Any:
@@ -48,9 +36,7 @@ class QuarantineMethods:
 
         return self._calls.answered(context, retry)
 
-    def DropQuarantined(  # noqa: N802 (the name on the wire)
-        self, request: Any, context: grpc.ServicerContext
-    ) -> Any:
+    def DropQuarantined(self, request: Any, context: grpc.ServicerContext) -> Any:
         """Forget rows for good."""
 
         def drop() -> Any:
@@ -95,9 +81,3 @@ def _row(form: Mapping[str, Any], table: TableId) -> Any:
         state=form["state"],
         cause=redacted(form["cause"]),
     )
-
-
-def add_quarantine(operations: Operations, calls: Calls, server: grpc.Server) -> None:
-    """Let a server answer the service's methods."""
-    methods = QuarantineMethods(operations, calls)
-    stubs.add_QuarantineServicer_to_server(methods, server)  # type: ignore[no-untyped-call]

@@ -9,38 +9,26 @@ import grpc
 
 from rowferry.change.table import TableId
 from rowferry.control.operator.operation_forms import ResnapshotProgress
-from rowferry.control.operator.operations import Operations
 from rowferry.errors import BadOption
 from rowferry.face.json_log import redacted
-from rowferry.face.rpc_calls import Calls
+from rowferry.face.rpc_calls import RpcMethods
 from rowferry.wire import resnapshot_pb2 as wire
-from rowferry.wire import resnapshot_pb2_grpc as stubs
 
 
-class ResnapshotMethods:
+class ResnapshotMethods(RpcMethods):
     """The methods of the service `rowferry.wire.Resnapshots`."""
 
-    def __init__(self, operations: Operations, calls: Calls) -> None:
-        self._operations = operations
-        self._calls = calls
-
-    def Resnapshot(  # noqa: N802 (the name on the wire)
-        self, request: Any, context: grpc.ServicerContext
-    ) -> Any:
+    def Resnapshot(self, request: Any, context: grpc.ServicerContext) -> Any:
         """Let rows of a captured table be read and delivered again."""
         return self._calls.answered(context, lambda: self._ask(request))
 
-    def ListResnapshots(  # noqa: N802 (the name on the wire)
-        self, request: Any, context: grpc.ServicerContext
-    ) -> Any:
+    def ListResnapshots(self, request: Any, context: grpc.ServicerContext) -> Any:
         """Return the open ones, and the last that ended."""
         return self._calls.answered(
             context, lambda: _answer(self._operations.resnapshots(request.changefeed_id))
         )
 
-    def CancelResnapshot(  # noqa: N802 (the name on the wire)
-        self, request: Any, context: grpc.ServicerContext
-    ) -> Any:
+    def CancelResnapshot(self, request: Any, context: grpc.ServicerContext) -> Any:
         """End an open one where it is; what was delivered stays."""
 
         def cancel() -> Any:
@@ -79,9 +67,3 @@ def _state(one: ResnapshotProgress) -> Any:
         ended_at=round(asked.ended_at * 1000),
         message=redacted(asked.words),
     )
-
-
-def add_resnapshots(operations: Operations, calls: Calls, server: grpc.Server) -> None:
-    """Let a server answer the service's methods."""
-    methods = ResnapshotMethods(operations, calls)
-    stubs.add_ResnapshotsServicer_to_server(methods, server)  # type: ignore[no-untyped-call]

@@ -11,31 +11,21 @@ import grpc
 from rowferry.change.sampled_change import SampledChange
 from rowferry.change.table import TableId
 from rowferry.control.operator.operation_forms import sample_words
-from rowferry.control.operator.operations import Operations
 from rowferry.control.operator.trace.forms import LIMIT, SECONDS, TraceRequest, trace_form
 from rowferry.errors import BadOption
 from rowferry.face.json_log import redacted
-from rowferry.face.rpc_calls import Calls
+from rowferry.face.rpc_calls import RpcMethods
 from rowferry.wire import trace_pb2 as wire
-from rowferry.wire import trace_pb2_grpc as stubs
 
 
-class TraceMethods:
+class TraceMethods(RpcMethods):
     """The methods of the service `rowferry.wire.Traces`."""
 
-    def __init__(self, operations: Operations, calls: Calls) -> None:
-        self._operations = operations
-        self._calls = calls
-
-    def Trace(  # noqa: N802 (the name on the wire)
-        self, request: Any, context: grpc.ServicerContext
-    ) -> Any:
+    def Trace(self, request: Any, context: grpc.ServicerContext) -> Any:
         """Return every change of one row that was delivered, and where it went."""
         return self._calls.answered(context, lambda: self._trace(request))
 
-    def LastChanges(  # noqa: N802 (the name on the wire)
-        self, request: Any, context: grpc.ServicerContext
-    ) -> Any:
+    def LastChanges(self, request: Any, context: grpc.ServicerContext) -> Any:
         """Return the last changes that were delivered."""
         return self._calls.answered(context, lambda: self._last(request))
 
@@ -108,9 +98,3 @@ def _sampled(one: SampledChange) -> Any:
 def image_text(image: Mapping[str, Any] | None) -> str:
     """Return a row as an object of JSON; empty: there is none."""
     return "" if image is None else json.dumps(dict(image), ensure_ascii=False, default=str)
-
-
-def add_traces(operations: Operations, calls: Calls, server: grpc.Server) -> None:
-    """Let a server answer the service's methods."""
-    methods = TraceMethods(operations, calls)
-    stubs.add_TracesServicer_to_server(methods, server)  # type: ignore[no-untyped-call]
