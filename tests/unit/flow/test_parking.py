@@ -36,7 +36,7 @@ from rowferry.flow.parking import (
     shape_of,
     shown_images,
 )
-from rowferry.flow.sink.mysql.refused_keys import refused_key
+from rowferry.flow.sink.mysql.transactions import refused_key
 from rowferry.mysql.ddl.statement import parse_create
 from rowferry.spark.receipts import read_receipts, receipt_batch
 from rowferry.spec.changefeed import ChangefeedSpec

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rowferry.change.chunk import Op
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import DecodeError
 
@@ -50,6 +51,12 @@ class RowFrame:
     seq: npt.NDArray[np.int64]
     keys: pa.LargeBinaryArray
     rows: pa.LargeBinaryArray
+
+    @classmethod
+    def of_deleted(cls, table: TableSchema, name: pa.LargeBinaryArray) -> RowFrame:
+        """Return the deletion of one row, of which only the text that names it is known."""
+        op, none = np.array([int(Op.DELETE)], np.int8), pa.nulls(1, pa.large_binary())
+        return cls(table, op, np.zeros(1, np.uint64), np.zeros(1, np.int64), name, none)
 
     def __len__(self) -> int:
         return len(self.op)

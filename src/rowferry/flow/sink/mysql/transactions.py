@@ -6,11 +6,16 @@ import threading
 from collections.abc import Iterator, Sequence
 from itertools import count
 
-from rowferry.change.quarantine import RefusedKey, RefusedRows, cause_of
+import pyarrow as pa
+
+from rowferry.change.quarantine import EVERY_KEY, RefusedKey, RefusedRows, cause_of
+from rowferry.change.table import TableSchema
+from rowferry.columnar.row_keys import has_exact_key, key_texts
 from rowferry.errors import RowferryError
+from rowferry.flow.encode.sql_rows.frame import RowFrame
+from rowferry.flow.encode.sql_rows.reader import read_frame
 from rowferry.flow.sink.mysql.ledger import Ledger
 from rowferry.flow.sink.mysql.options import MySqlSettings
-from rowferry.flow.sink.mysql.refused_keys import refused_key
 from rowferry.flow.sink.mysql.session import Session, Sessions, StatementRefused
 from rowferry.flow.sink.mysql.statements import SqlStatement
 from rowferry.flow.sink.sql.session import Tries
@@ -178,3 +183,12 @@ def _culprit(session: Session, statement: SqlStatement) -> int | None:
         if refusal is not None:
             return None if refusal.is_conflict else place
     return None
+
+
+def refused_key(table: TableSchema, name: pa.LargeBinaryArray) -> str:
+    """Return the key of the row that a WHERE clause's text names."""
+    if not has_exact_key(table):
+        return EVERY_KEY
+    deleted = RowFrame.of_deleted(table, name)
+    key: str = key_texts(read_frame(deleted))[0].as_py()
+    return key

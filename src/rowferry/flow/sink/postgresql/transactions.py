@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 
-from rowferry.change.quarantine import RefusedKey, RefusedRows, cause_of
+from rowferry.change.quarantine import EVERY_KEY, RefusedKey, RefusedRows, cause_of
+from rowferry.columnar.row_keys import has_exact_key, key_texts
 from rowferry.errors import RowferryError
+from rowferry.flow.encode.copy_rows.reader import read_lines
+from rowferry.flow.encode.sql_rows.frame import RowFrame
 from rowferry.flow.sink.postgresql.effects import KeyEffect
 from rowferry.flow.sink.postgresql.ledger import CopyLedger
 from rowferry.flow.sink.postgresql.merging import carry_out, prepare
 from rowferry.flow.sink.postgresql.refusals import DUPLICATE, PostgresqlRefusal
-from rowferry.flow.sink.postgresql.refused_keys import refused_key
 from rowferry.flow.sink.postgresql.session import PostgresqlSession, PostgresqlSessions
 from rowferry.flow.sink.sql.session import Tries
 from rowferry.moment import moment
@@ -172,3 +174,16 @@ def _attempt_alone(session: PostgresqlSession, effect: KeyEffect) -> PostgresqlR
         return err
     session.rollback()
     return None
+
+
+def refused_key(row: KeyEffect) -> str | None:
+    """Return the key of an effect of one row; None: later changes of it would not be known."""
+    table = row.table
+    if not table.handle_key or not table.table_id:
+        return None
+    if not has_exact_key(table):
+        return EVERY_KEY
+    name = (row.gone if len(row.gone) else row.keys).slice(0, 1)
+    deleted = RowFrame.of_deleted(table, name)
+    key: str | None = key_texts(read_lines(deleted))[0].as_py()
+    return key
