@@ -20,7 +20,7 @@ from rowferry.flow.encode.csv.codec import Csv
 from rowferry.flow.sink.storage.options import LayoutOptions, StorageOptions
 from rowferry.registry import SINKS
 from rowferry.spec.build import build_spec
-from rowferry.spec.changefeed_id import check_changefeed_id
+from rowferry.spec.changefeed import check_changefeed_id
 from rowferry.spec.legacy import parse_protocol
 from rowferry.spec.sink_traits import check_atomicity, check_protocol
 from rowferry.spec.uri import Uri

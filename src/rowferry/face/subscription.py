@@ -15,7 +15,7 @@ from rowferry.control.operator.operations import Wanted
 from rowferry.control.store.contract import Subscribing
 from rowferry.errors import BadChangefeedId, BadOption, MissingLibrary
 from rowferry.registry import SINKS
-from rowferry.spec.changefeed_id import check_changefeed_id
+from rowferry.spec.changefeed import check_changefeed_id
 from rowferry.spec.feed_options import top_level_names
 from rowferry.spec.sink_traits import PlaceKeys
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import threading
 import warnings
@@ -15,9 +16,8 @@ from typing import Final
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from rowferry.errors import EngineError
+from rowferry.errors import EngineError, SparkMasterAway
 from rowferry.spark import doors, shipping
-from rowferry.spark.master import STANDALONE, master_away, refuse_absent_master
 from rowferry.spark.versions import (
     JAVA_GONE,
     JAVA_RAISED,
@@ -151,3 +151,39 @@ def close_session(session: SparkSession) -> None:
         forget_session()
     end_java()
     _room.clear()
+
+
+STANDALONE: Final = "spark://"
+_WAIT_S: Final = 5.0
+_PORT: Final = 7077
+
+
+def refuse_absent_master(master: str) -> None:
+    """Refuse a cluster of Spark's own kind none of whose masters takes a connection.
+
+    Other kinds (`local`, `yarn`, `k8s://`) are left to Spark.
+
+    Raises:
+        SparkMasterAway: with the reason of the last one that was tried.
+    """
+    if not master.startswith(STANDALONE):
+        return
+    why = "no address is given"
+    for place in filter(None, master.removeprefix(STANDALONE).split(",")):
+        host, _, port = place.strip().rpartition(":")
+        if not host:
+            host, port = port, str(_PORT)
+        if not port.isdigit():
+            continue  # Spark says what is wrong with it
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _WAIT_S).close()
+        except OSError as err:
+            why = err.strerror or str(err)
+        else:
+            return
+    raise master_away(master, why)
+
+
+def master_away(master: str, why: str) -> SparkMasterAway:
+    """Return the error of a master that does not answer."""
+    return SparkMasterAway(f"no Spark master answers at {master}: {why}")

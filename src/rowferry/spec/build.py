@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 
 from rowferry.errors import BadInput, BadOption, TargetTsTooEarly
 from rowferry.spec.active_active import check_active_active
-from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.changefeed_id import check_changefeed_id, default_changefeed_id
+from rowferry.spec.changefeed import ChangefeedSpec, check_changefeed_id, default_changefeed_id
 from rowferry.spec.check import check_config, check_parameters
 from rowferry.spec.config_file import inline_rule_files, read_config
 from rowferry.spec.consistent import check_consistent

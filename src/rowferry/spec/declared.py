@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rowferry.errors import BadConfigFile, BadInput, BadOption, UnknownOption
-from rowferry.spec.changefeed_id import check_changefeed_id
+from rowferry.spec.changefeed import check_changefeed_id
 from rowferry.spec.config_file import inline_rule_files, parse_config, read_config
 from rowferry.spec.option import unknown_words
 from rowferry.spec.uri import Uri

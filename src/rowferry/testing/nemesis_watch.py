@@ -10,10 +10,10 @@ from pathlib import Path
 
 from rowferry.change.chunk import Change, Rows, SchemaChange, Watermark
 from rowferry.flow.encode.contract import Codec
+from rowferry.flow.sink.storage.files import walk
 from rowferry.flow.sink.storage.index_file import read_any_index
 from rowferry.flow.sink.storage.local_files import LocalFiles
 from rowferry.flow.sink.storage.paths import IndexFile, SchemaFile, parse_data_name
-from rowferry.flow.sink.storage.walk import walk
 from rowferry.testing.feed import WatchedFeed, Where
 from rowferry.testing.harness import checkpoint
 from rowferry.testing.storage import placed_changes

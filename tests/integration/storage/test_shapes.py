@@ -21,9 +21,9 @@ from rowferry.downstream.rebuild.stored_feed import open_storage
 from rowferry.downstream.rebuild.table import plan_tables, rebuild_here
 from rowferry.flow.encode.contract import Codec, Encoded
 from rowferry.flow.sink.contract import Owner
+from rowferry.flow.sink.storage.files import walk
 from rowferry.flow.sink.storage.paths import DataFile, IndexFile, SchemaFile
 from rowferry.flow.sink.storage.sink import StorageSink
-from rowferry.flow.sink.storage.walk import walk
 from rowferry.registry import CODECS, SINKS
 
 NOON = 1_683_633_600_000 << 18

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from rowferry.errors import SparkMasterAway, Verdict
-from rowferry.spark.master import refuse_absent_master
-from rowferry.spark.session import open_session
+from rowferry.spark.session import open_session, refuse_absent_master
 from rowferry.testing.servers.child import free_ports
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from rowferry.errors import BadChangefeedId
-from rowferry.spec.changefeed_id import check_changefeed_id, default_changefeed_id
+from rowferry.spec.changefeed import check_changefeed_id, default_changefeed_id
 from rowferry.spec.uri import Uri
 
 

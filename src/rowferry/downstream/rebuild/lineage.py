@@ -16,12 +16,11 @@ from rowferry.change.table import TableId, TableSchema
 from rowferry.downstream.consume.storage import renamed_from
 from rowferry.downstream.rebuild.evolve import altered_from
 from rowferry.errors import BadInput, NoSuchTable, SinkDamaged
-from rowferry.flow.sink.storage.files import Files, each
+from rowferry.flow.sink.storage.files import Files, each, walk
 from rowferry.flow.sink.storage.index_file import read_metadata
 from rowferry.flow.sink.storage.paths import METADATA, Directory, IndexFile, SchemaFile
 from rowferry.flow.sink.storage.reader import counted_files, without_node
 from rowferry.flow.sink.storage.schema_file import SchemaDocument, read_document
-from rowferry.flow.sink.storage.walk import walk
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel, ConfigDict, Field
 
 from rowferry.control.lifecycle import FeedState
 from rowferry.control.operator.operations import ChangedSettings, Operations, Wanted
-from rowferry.control.operator.trace.forms import trace_form
+from rowferry.control.operator.trace.forms import LIMIT, SECONDS, TraceRequest, trace_form
+from rowferry.downstream.trace.row_key import key_pairs
 from rowferry.errors import BadInput, BadUri, NotSupported
 from rowferry.face.about import About
 from rowferry.face.rest import answers
@@ -23,10 +25,9 @@ from rowferry.face.rest.answers import (
 from rowferry.face.rest.bodies import CreateBody, ResumeBody, UpdateBody, VerifyBody
 from rowferry.face.rest.redacted_answer import all_shown
 from rowferry.face.rest.replica_config import to_config
-from rowferry.face.rest.trace_query import TraceQuery
 from rowferry.face.sources import Sources
 from rowferry.flow.sink.blackhole import NOWHERE
-from rowferry.spec.changefeed_id import check_changefeed_id
+from rowferry.spec.changefeed import check_changefeed_id
 
 ERROR_TIME_NOTES: Final = 20  # lines of history in which an error's time is looked for
 _PER_TABLE: Final = "Spark divides the work; tables are not moved between servers"
@@ -177,3 +178,30 @@ def not_supported(paths: APIRouter, method: str, path: str, why: str) -> None:
         name=f"refuse {method} {path}",
         description=f"Always refused: {why}.",
     )
+
+
+class TraceQuery(BaseModel):
+    """Which row, and how far to look."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    keyspace: str = Field("", description="`default`")
+    table: str = Field(description="db.table, as it is captured")
+    key: list[str] = Field(description="COLUMN=VALUE, once for each column of the key")
+    since: str = Field("", description="a commit-ts, or a time in ISO 8601")
+    until: str = Field("", description="a commit-ts, or a time in ISO 8601")
+    limit: int = Field(LIMIT, description="how many changes are enough; the newest are shown")
+    log: bool = Field(False, description="look transactions up in the source's log, too")
+    values: bool = Field(False, description="show rows; for the role operator")
+    seconds: float = Field(SECONDS, description="how long to look at most")
+
+    def request(self) -> TraceRequest:
+        """Return what is asked for.
+
+        Raises:
+            BadTrace: the key is not written as COLUMN=VALUE.
+        """
+        pairs = key_pairs(self.key)
+        return TraceRequest(
+            self.table, pairs, self.since, self.until, self.limit, self.log, self.seconds
+        )

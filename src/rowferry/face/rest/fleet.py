@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
 
@@ -15,13 +18,12 @@ from pydantic import BaseModel
 from rowferry.control.operator.actor import Role, require
 from rowferry.control.operator.operations import Operations, Wanted
 from rowferry.control.store.contract import FeedRecord, FleetServer
-from rowferry.errors import BadOption
+from rowferry.errors import BadOption, MetaUnavailable
 from rowferry.face.about import About
 from rowferry.face.rest import answers
 from rowferry.face.rest.answers import CLUSTER, KEYSPACE, Nothing, TableNames
 from rowferry.face.rest.bodies import LogLevelBody, PdBody, RedactBody, VerifyBody
 from rowferry.face.rest.changefeeds import Named, not_supported, wanted
-from rowferry.face.rest.pulse import Pulse
 from rowferry.face.sources import Sources
 from rowferry.spec.feed_options import FeedOptions
 
@@ -214,3 +216,29 @@ def fleet_paths(operations: Operations, about: About, sources: Sources) -> APIRo
     keeps = "sources here keep their logs as they are set to"
     not_supported(paths, "DELETE", "/api/v2/unsafe/service_gc_safepoint", keeps)
     return paths
+
+
+_PATIENCE_S: Final = 20.0
+
+
+class Pulse:
+    """Asks once for all who want to know at the same time."""
+
+    def __init__(self, ask: Callable[[], object]) -> None:
+        self._ask = ask
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="health")
+        self._asked: asyncio.Future[object] | None = None
+
+    async def felt(self) -> None:
+        """Return when the meta database has answered.
+
+        Raises:
+            RowferryError: it did not, or not in time.
+        """
+        if self._asked is None or self._asked.done():
+            loop = asyncio.get_running_loop()
+            self._asked = loop.run_in_executor(self._pool, self._ask)
+        try:
+            await asyncio.wait_for(asyncio.shield(self._asked), _PATIENCE_S)
+        except TimeoutError:
+            raise MetaUnavailable("the meta database does not answer") from None

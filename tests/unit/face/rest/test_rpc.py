@@ -22,7 +22,7 @@ from rowferry.face.gate import Gate, Tls
 from rowferry.face.rpc import serve
 from rowferry.face.sources import Sources
 from rowferry.face.subscription import Subscription, check_subscriber_name
-from rowferry.spec.changefeed_id import check_changefeed_id
+from rowferry.spec.changefeed import check_changefeed_id
 from rowferry.testing.servers.certificates import Certificates
 from rowferry.wire import subscribe_pb2 as wire
 from rowferry.wire.range_cdc_pb2 import RequestHeader

@@ -342,7 +342,7 @@ def _remove_local(
     from rowferry.control.operator.local_removal import remove_local
     from rowferry.face.cli.run import WORK_DIR
     from rowferry.secrets.environment import sources_of_environment
-    from rowferry.spec.changefeed_id import check_changefeed_id
+    from rowferry.spec.changefeed import check_changefeed_id
 
     name = check_changefeed_id(changefeed)
     url = meta or f"sqlite:///{WORK_DIR.absolute() / (name + '.db')}"

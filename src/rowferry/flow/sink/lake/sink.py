@@ -25,13 +25,12 @@ from rowferry.flow.sink.lake.history import TableHistory
 from rowferry.flow.sink.lake.layout import PROGRESS, Progress, table_directory
 from rowferry.flow.sink.lake.layouts import LakeLayouts
 from rowferry.flow.sink.lake.options import LakeFileOptions, LakeOptions
-from rowferry.flow.sink.lake.own_upkeep import OwnUpkeep
 from rowferry.flow.sink.lake.progress_file import ProgressFile
 from rowferry.flow.sink.lake.runs import run_path
 from rowferry.flow.sink.lake.table_changes import TableChanges, moved_directories
 from rowferry.flow.sink.lake.table_upkeep import Merge, TableUpkeep
 from rowferry.flow.sink.lake.task_files import TaskFiles, path_of, root_of
-from rowferry.flow.sink.lake.upkeep import LakeUpkeep
+from rowferry.flow.sink.lake.upkeep import LakeUpkeep, OwnUpkeep
 from rowferry.flow.sink.storage.files import Files, each_fenced
 from rowferry.flow.sink.storage.ownership import Ownership, owner_lost
 from rowferry.flow.sink.storage.paths import OWNER

@@ -5,11 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from rowferry.change.position import physical_ms
-from rowferry.flow.sink.storage.files import Files, each_fenced
+from rowferry.flow.sink.storage.files import Files, each_fenced, walk
 from rowferry.flow.sink.storage.options import StorageSettings
 from rowferry.flow.sink.storage.ownership import Ownership
 from rowferry.flow.sink.storage.paths import META, DataFile, IndexFile, index_path
-from rowferry.flow.sink.storage.walk import walk
 from rowferry.moment import moment
 
 

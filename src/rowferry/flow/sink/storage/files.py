@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
 from rowferry.change.event_counts import EventCounts
+from rowferry.flow.sink.storage.paths import STAGING, AnyPath, parse_path
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -213,3 +214,22 @@ def each(files: Files, do: Callable[[T], R], items: Iterable[T]) -> list[R]:
 def each_fenced(files: Files, do: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """Do the same for what takes the prefix's lock itself: one after the other where it has one."""
     return [do(item) for item in items] if files.has_locks else each(files, do, items)
+
+
+_DEEPEST = 6  # database/table/version/partition/date/meta
+
+
+def walk(
+    files: Files, date_separator: str = "", named: Callable[[str], str] = str
+) -> Iterator[tuple[str, AnyPath]]:
+    """Yield path and meaning of each file that the layout knows, by name; others are passed.
+
+    Args:
+        files: where they are.
+        date_separator: see `parse_path`.
+        named: returns the name of the layout under which a path is looked at.
+    """
+    for path in sorted(p for p in files.paths(_DEEPEST) if not p.startswith(f"{STAGING}/")):
+        kind = parse_path(named(path), date_separator)
+        if kind is not None:
+            yield path, kind

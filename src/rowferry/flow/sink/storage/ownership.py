@@ -15,10 +15,9 @@ from rowferry.errors import (
     TargetLost,
 )
 from rowferry.flow.sink.contract import Owner
-from rowferry.flow.sink.storage.files import Files, Stored
+from rowferry.flow.sink.storage.files import Files, Stored, walk
 from rowferry.flow.sink.storage.index_file import OwnerMark
 from rowferry.flow.sink.storage.paths import METADATA, OWNER, Metadata, SchemaFile
-from rowferry.flow.sink.storage.walk import walk
 from rowferry.moment import moment
 
 _TRIES = 10

@@ -12,7 +12,7 @@ from rowferry.change.chunk import Watermark
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import SinkDamaged
 from rowferry.flow.sink.storage.compress import uncompressed
-from rowferry.flow.sink.storage.files import Files
+from rowferry.flow.sink.storage.files import Files, walk
 from rowferry.flow.sink.storage.index_file import read_any_index, read_metadata
 from rowferry.flow.sink.storage.local_files import LocalFiles
 from rowferry.flow.sink.storage.paths import (
@@ -29,7 +29,6 @@ from rowferry.flow.sink.storage.paths import (
     schema_directory,
 )
 from rowferry.flow.sink.storage.schema_file import SchemaDocument, read_document
-from rowferry.flow.sink.storage.walk import walk
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from rowferry.flow.sink.contract import Owner, SinkTraits
 from rowferry.flow.sink.storage.compress import SUFFIXES, DataContent, nothing
 from rowferry.flow.sink.storage.expire import expire
 from rowferry.flow.sink.storage.file_numbers import FileNumbers
-from rowferry.flow.sink.storage.files import Files, Staged, Stored, each, each_fenced
+from rowferry.flow.sink.storage.files import Files, Staged, Stored, each, each_fenced, walk
 from rowferry.flow.sink.storage.index_file import Naming, metadata_content
 from rowferry.flow.sink.storage.local_files import LocalFiles, local_root
 from rowferry.flow.sink.storage.measures import expansions, last_numbers
@@ -45,7 +45,6 @@ from rowferry.flow.sink.storage.paths import (
 from rowferry.flow.sink.storage.published_marks import PublishedMarks
 from rowferry.flow.sink.storage.schema_file import of_changes, of_table
 from rowferry.flow.sink.storage.small_files import SmallFiles
-from rowferry.flow.sink.storage.walk import walk
 from rowferry.moment import moment
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable

@@ -21,7 +21,7 @@ from rowferry.change.chunk import DdlKind, Op
 from rowferry.change.table import TableId
 from rowferry.errors import BadInput, BadUri, SinkUnwritable
 from rowferry.face.cli.downstream.lake import app
-from rowferry.flow.sink.lake.delta.log_retention import retention_ms
+from rowferry.flow.sink.lake.delta.upkeep import retention_ms
 
 
 def told(*words: str) -> str:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import ClassVar
 
+from rowferry.flow.sink.lake.commit import Guard
 from rowferry.flow.sink.lake.delta.history import DeltaHistory
+from rowferry.flow.sink.lake.delta.log import LOG
 from rowferry.flow.sink.lake.delta.table_upkeep import DeltaTableUpkeep
-from rowferry.flow.sink.lake.delta.tables import DeltaTables
 from rowferry.flow.sink.lake.delta.target import DeltaTarget
 from rowferry.flow.sink.lake.delta.upkeep import DeltaUpkeep
+from rowferry.flow.sink.lake.layout import table_directories, tree
 from rowferry.flow.sink.lake.sink import LakeSink
 from rowferry.flow.sink.storage.files import Files
 from rowferry.flow.sink.storage.local_files import LocalFiles, local_root
+from rowferry.moment import moment
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.sink_traits import SinkTraits
 from rowferry.spec.uri_form import DIRECTORY, UriForm
@@ -53,3 +57,44 @@ class DeltaSink(LakeSink):
     def upkeep(self) -> DeltaUpkeep:
         """Return what looks after the tables without a feed."""
         return DeltaUpkeep(self._files, self._settings, self.table_upkeep)
+
+
+class DeltaTables:
+    """Lists, removes and renames directories of tables."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def directories(self, database: str = "") -> Iterator[str]:
+        """Yield the directories that have a log."""
+        return table_directories(self._files, LOG, database)
+
+    def remove(self, directory: str, guard: Guard) -> None:
+        """Delete a table, its log first: what is left of it then is no table any more."""
+        paths = sorted(tree(self._files, directory), key=lambda p: f"/{LOG}/" not in p)
+        moment("delete lake table")
+        with guard():
+            for path in paths:
+                self._files.delete(path)
+            # Also those that a removal has emptied before it was cut off.
+            for folder in sorted(self._folders(directory), key=len, reverse=True):
+                self._files.prune(folder)
+            self._files.prune(directory.rpartition("/")[0])
+
+    def _folders(self, directory: str) -> Iterator[str]:
+        """Yield a directory and all that are below it."""
+        moment("list folders of lake table")
+        yield directory
+        for entry in self._files.entries(directory):
+            if entry.is_directory:
+                yield from self._folders(f"{directory}/{entry.name}")
+
+    def rename(self, old: str, new: str, guard: Guard) -> None:
+        """Move a table's directory, its log last."""
+        moment("move lake table")
+        with guard():
+            self._files.move(old, new, last=LOG)
+
+    def shown(self, directory: str) -> str:
+        """Return the directory as users know it."""
+        return self._files.shown(directory)

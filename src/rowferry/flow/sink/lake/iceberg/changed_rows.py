@@ -12,10 +12,10 @@ from rowferry.change.table import TableSchema
 from rowferry.flow.sink.lake.commit import NewFile, TargetSettings
 from rowferry.flow.sink.lake.iceberg.bounds import data_entry
 from rowferry.flow.sink.lake.iceberg.file_io import FilesIO
-from rowferry.flow.sink.lake.iceberg.gone_rows import GoneRows
 from rowferry.flow.sink.lake.iceberg.key_runs import IcebergRuns
 from rowferry.flow.sink.lake.iceberg.partition_spec import record_of
 from rowferry.flow.sink.lake.iceberg.position_deletes import (
+    GoneRows,
     Positions,
     deletes_content,
     deletes_entry,

@@ -12,7 +12,7 @@ from pyiceberg.types import StructType
 from rowferry.errors import NoSuchVersion
 from rowferry.flow.sink.lake.history import TableCommit, TablePart, TableVersion
 from rowferry.flow.sink.lake.iceberg.catalog import IcebergCatalog
-from rowferry.flow.sink.lake.iceberg.gone_rows import GoneRows
+from rowferry.flow.sink.lake.iceberg.position_deletes import GoneRows
 from rowferry.flow.sink.lake.iceberg.state import KEY, MODE, IcebergState, StateReader
 from rowferry.flow.sink.lake.iceberg.types import kind_of
 from rowferry.flow.sink.lake.layout import table_at

@@ -12,8 +12,13 @@ import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 
-from rowferry.errors import SinkDamaged
+from rowferry.errors import SinkDamaged, TargetLost
+from rowferry.flow.sink.contract import RESTORE
 from rowferry.flow.sink.lake.draft import FIELD_ID
+from rowferry.flow.sink.lake.iceberg.file_io import FilesIO
+from rowferry.flow.sink.lake.iceberg.state import IcebergState
+from rowferry.flow.sink.storage.files import Files
+from rowferry.moment import moment
 
 Positions = npt.NDArray[np.int64]
 _PATH_ID, _POS_ID = 2147483546, 2147483545
@@ -90,3 +95,36 @@ def deletes_in(content: Any, shown: str) -> dict[str, Positions]:
         place: np.unique(positions[begin:end])
         for place, begin, end in zip(places, begins, ends, strict=True)
     }
+
+
+_NONE: Positions = np.zeros(0, np.int64)
+
+
+class GoneRows:
+    """Rows by data file. Files of position deletes never change: each is read once."""
+
+    def __init__(self, files: Files, io: FilesIO) -> None:
+        self._files = files
+        self._io = io
+        self._read: set[str] = set()
+        self._rows: dict[str, Positions] = {}
+
+    def of(self, state: IcebergState, location: str) -> Positions:
+        """Return the rows of a data file that are gone in a state, ascending."""
+        present = {e.data_file.file_path for e in state.deletes}
+        if present != self._read:
+            if not self._read <= present:
+                self._read, self._rows = set(), {}
+            for one in sorted(present - self._read):
+                self._add(one)
+            self._read = present
+        return self._rows.get(location, _NONE)
+
+    def _add(self, deletes: str) -> None:
+        moment("read position deletes")
+        stored = self._files.get(self._io.path(deletes))
+        if stored is None:
+            raise TargetLost(f"{deletes} is gone, a file of position deletes; {RESTORE}")
+        for location, rows in deletes_in(stored.data, deletes).items():
+            known = self._rows.get(location)
+            self._rows[location] = rows if known is None else np.union1d(known, rows)

@@ -22,10 +22,9 @@ from rowferry.flow.sink.lake.commit import (
 )
 from rowferry.flow.sink.lake.iceberg.catalog import IcebergCatalog
 from rowferry.flow.sink.lake.iceberg.changed_rows import ChangedRows, data_path, key_names
-from rowferry.flow.sink.lake.iceberg.gone_rows import GoneRows
 from rowferry.flow.sink.lake.iceberg.key_runs import IcebergRuns
 from rowferry.flow.sink.lake.iceberg.partition_spec import FILE_SIZE, PARTITION_BY
-from rowferry.flow.sink.lake.iceberg.position_deletes import Positions
+from rowferry.flow.sink.lake.iceberg.position_deletes import GoneRows, Positions
 from rowferry.flow.sink.lake.iceberg.rewrite import IcebergRewriter
 from rowferry.flow.sink.lake.iceberg.snapshot import SnapshotDraft
 from rowferry.flow.sink.lake.iceberg.snapshot_commits import SnapshotCommits, TableChange
