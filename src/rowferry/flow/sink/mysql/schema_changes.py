@@ -111,15 +111,6 @@ class SchemaChanges:
         finally:
             guard.close()
 
-    def are_begun(self, session: Session, plan: Plan) -> bool:
-        """Return whether a plan's schema changes were begun: its rows were all written then.
-
-        Raises:
-            Refused, SinkUnavailable: as `Session.run`.
-        """
-        changes = plan.stretch.schema_changes
-        return bool(changes) and self.is_begun(session, plan.micro_batch, changes[0])
-
     def is_begun(self, session: Session, micro_batch: int, first: SchemaChange) -> bool:
         """Return whether the first schema change of a micro-batch was begun, refused or run.
 

@@ -73,15 +73,6 @@ class TranslatedChanges:
         finally:
             session.close()
 
-    def are_begun(self, session: PostgresqlSession, plan: Plan) -> bool:
-        """Return whether a plan's schema changes were begun: its rows were all written then.
-
-        Raises:
-            PostgresqlRefusal, SinkUnavailable: as `PostgresqlSession.run`.
-        """
-        changes = plan.stretch.schema_changes
-        return bool(changes) and self.is_begun(session, plan.micro_batch, changes[0])
-
     def is_begun(self, session: PostgresqlSession, micro_batch: int, first: SchemaChange) -> bool:
         """Return whether the first schema change of a micro-batch was begun, refused or made.
 

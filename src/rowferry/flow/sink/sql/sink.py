@@ -32,9 +32,6 @@ _AskedT = TypeVar("_AskedT", bound=SqlSession, contravariant=True)
 class RunsChanges(Protocol[_AskedT]):
     """Makes the schema changes of plans downstream."""
 
-    def are_begun(self, session: _AskedT, plan: Plan) -> bool:
-        """Return whether the first one of a plan was begun. Raises as `SqlSession.ask`."""
-
     def is_begun(self, session: _AskedT, micro_batch: int, first: SchemaChange) -> bool:
         """Return whether the first one of a micro-batch was begun. Raises as `SqlSession.ask`."""
 
@@ -135,13 +132,7 @@ class SqlSink(LaneDefaults, ABC, Generic[SessionT]):
         since. Claiming it again waits for the one and finds the other.
         """
         self._claim()
-        if not plan.stretch.schema_changes:
-            return False
-        with self._sessions.one() as session:
-            try:
-                return self._changes.are_begun(session, plan)
-            except SqlRefusal as err:
-                raise err.as_error("looking for schema changes that were begun") from err
+        return self._is_begun(plan.micro_batch, plan.stretch.schema_changes)
 
     def has_changes_of(self, plan: Plan) -> bool:
         """Return whether this plan, or one that was given up in its place, has begun its changes.
