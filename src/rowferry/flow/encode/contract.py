@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rowferry.change.chunk import Change, Rows, SchemaChange, Watermark
 from rowferry.change.plan import Topic
@@ -110,6 +111,13 @@ class Encoded:
         offsets = values.buffers()[1]
         view = memoryview(offsets).cast("q")
         return int(view[values.offset + len(values)] - view[values.offset])
+
+    @property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """Bytes of each message, its key among them."""
+        parts = [self.values] if self.keys is None else [self.values, self.keys]
+        lengths = (pc.fill_null(pc.binary_length(part), 0).cast(pa.int64()) for part in parts)
+        return np.sum([part.to_numpy() for part in lengths], axis=0, dtype=np.int64)
 
     def value_bytes(self) -> memoryview:
         """Return all values one after the other, without a copy."""

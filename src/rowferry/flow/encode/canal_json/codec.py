@@ -266,7 +266,7 @@ class CanalJson(MessageCodec):
         if names is not None:
             name = Cell(layout.slot(names, kernels.RAW))
 
-        def program(place: int, kind: str, shown: _Slots, old: Sequence[Part]) -> None:
+        def program(place: int, kind: str, shown: Slots, old: Sequence[Part]) -> None:
             # What no row uses is not made: of small chunks that is most of the work.
             if not needed[place]:
                 layout.program([])
@@ -274,7 +274,7 @@ class CanalJson(MessageCodec):
             layout.program(self._message(rows.table, name, kind, planned_at_ms, stamps, shown, old))
 
         if known is None:
-            old = _changed(before, after) if self._only_updated else _object(before)
+            old = _changed(before, after) if self._only_updated else object_of(before)
             program(0, "INSERT", after, (b"null",))
             program(1, "UPDATE", after, (b"null",))
             program(2, "UPDATE", after, (b"[", *old, b"]"))
@@ -346,7 +346,7 @@ class CanalJson(MessageCodec):
         kind: str,
         planned_at_ms: int,
         stamps: tuple[Part, list[Part]],
-        shown: _Slots,
+        shown: Slots,
         old: Sequence[Part],
     ) -> list[Part]:
         keys = {name.lower() for name in table.primary_key}
@@ -366,7 +366,8 @@ class CanalJson(MessageCodec):
             json_text(f.column.name) + b":" + json_text(mysql_type(f.column.type, self._full_types))
             for f, _ in shown
         )
-        parts += [b'},"mysqlType":{', types, b'},"old":', *old, b',"data":[', *_object(shown), b"]"]
+        parts += [b'},"mysqlType":{', types, b'},"old":', *old]
+        parts += [b',"data":[', *object_of(shown), b"]"]
         return [*parts, *extension, b"}", self._terminator]
 
     def _note(
@@ -402,14 +403,14 @@ def _names(table: TableSchema) -> bytes:
     return b'"database":%s,"table":%s' % tuple(map(json_text, table.written_as))
 
 
-_Slots = list[tuple[Field, int]]
+Slots = list[tuple[Field, int]]
 
 
-def _slots(layout: Layout, image: list[Field]) -> _Slots:
+def _slots(layout: Layout, image: list[Field]) -> Slots:
     return [(field, _slot(layout, field)) for field in image]
 
 
-def _only(shown: _Slots, keep: set[str]) -> _Slots:
+def _only(shown: Slots, keep: set[str]) -> Slots:
     return [(field, slot) for field, slot in shown if field.column.name in keep]
 
 
@@ -425,14 +426,15 @@ def _slot(layout: Layout, field: Field) -> int:
     return layout.slot(values, mode, _QUOTE)
 
 
-def _object(shown: _Slots) -> list[Part]:
+def object_of(shown: Slots) -> list[Part]:
+    """Return an object of columns, each under its name."""
     parts: list[Part] = [b"{"]
     for i, (field, slot) in enumerate(shown):
         parts += [(b"," if i else b"") + json_text(field.column.name) + b":", Cell(slot)]
     return [*parts, b"}"]
 
 
-def _changed(before: _Slots, after: _Slots) -> list[Part]:
+def _changed(before: Slots, after: Slots) -> list[Part]:
     now = {field.column.name: slot for field, slot in after}
     parts: list[Part] = [b"{"]
     for field, slot in before:

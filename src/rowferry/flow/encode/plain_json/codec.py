@@ -20,7 +20,7 @@ from rowferry.columnar import float_text as kernels_float
 from rowferry.columnar import render as kernels_render
 from rowferry.columnar.fields import Field, ImagePresence, element_text, fields, float_text
 from rowferry.errors import EncodeError, MessageTooLarge
-from rowferry.flow.encode.canal_json.codec import json_text
+from rowferry.flow.encode.canal_json.codec import Slots, json_text, object_of
 from rowferry.flow.encode.contract import CodecTraits, Encoded, MessageCodec, TextBody
 from rowferry.flow.encode.kernels import row_writer as kernels
 from rowferry.flow.encode.kernels import spans as kernels_spans
@@ -36,8 +36,6 @@ _QUOTE: Final = ord('"')
 _NUMBERS: Final = frozenset({Kind.INTEGER, Kind.YEAR, Kind.BIT})
 _OPS: Final = {Op.INSERT: b"insert", Op.UPDATE: b"update", Op.DELETE: b"delete"}
 _KEY_SHOWN: Final = 100  # characters of a key in an error
-
-_Slots = list[tuple[Field, int]]
 
 
 class LineOptions(Section, section="sink"):
@@ -91,7 +89,7 @@ class PlainJson(MessageCodec):
         if (has_after.any() and not after) or (not has_after.all() and not before):
             raise EncodeError(f"{rows.table.id}: a change has no column to write")
         null: list[Part] = [b"null"]
-        whole = (_object(before), _object(after))
+        whole = (object_of(before), object_of(after))
         for op, old, new, keyed in (
             (Op.INSERT, null, whole[1], after),
             (Op.UPDATE, null, whole[1], after),
@@ -143,7 +141,7 @@ class PlainJson(MessageCodec):
         """Read one message without a table: types are guessed from the values."""
         return read_message(value)
 
-    def _slots(self, layout: Layout, rows: Rows, image: pa.StructArray) -> _Slots:
+    def _slots(self, layout: Layout, rows: Rows, image: pa.StructArray) -> Slots:
         own_fields = fields(rows.table, image)
         return [(field, self._slot(layout, rows.table, field)) for field in own_fields]
 
@@ -170,18 +168,11 @@ def _head(table: TableSchema, op: Op) -> bytes:
     )
 
 
-def _object(shown: _Slots) -> list[Part]:
-    parts: list[Part] = [b"{"]
-    for i, (field, slot) in enumerate(shown):
-        parts += [(b"," if i else b"") + json_text(field.column.name) + b":", Cell(slot)]
-    return [*parts, b"}"]
-
-
-def _key(table: TableSchema, shown: _Slots) -> list[Part]:
+def _key(table: TableSchema, shown: Slots) -> list[Part]:
     """Return the handle key's columns; null without any, or where not all of them are written."""
     wanted = set(table.handle_key)
     keyed = [(f, s) for f, s in shown if f.column.name in wanted]
-    return _object(keyed) if keyed and len(keyed) == len(wanted) else [b"null"]
+    return object_of(keyed) if keyed and len(keyed) == len(wanted) else [b"null"]
 
 
 def _note(text: bytes) -> Encoded:

@@ -24,7 +24,7 @@ from rowferry.flow.encode.avro import kernels as kernels_avro
 from rowferry.flow.encode.avro.datum import long_bytes
 from rowferry.flow.encode.avro.writer import AvroCell, write_rows
 from rowferry.flow.encode.avro.writer import Part as AvroPart
-from rowferry.flow.encode.canal_json.codec import ddl_type, json_text
+from rowferry.flow.encode.canal_json.codec import ddl_type, json_text, object_of
 from rowferry.flow.encode.contract import CodecTraits, Encoded, LargeRows, MessageCodec, TextBody
 from rowferry.flow.encode.kernels import row_writer as kernels
 from rowferry.flow.encode.large_message import (
@@ -47,8 +47,6 @@ _QUOTE: Final = ord('"')
 _NUMBERS: Final = frozenset({Kind.INTEGER, Kind.YEAR, Kind.BIT, Kind.ENUM, Kind.SET})
 _ZONE: Final = "UTC"  # of TIMESTAMP values
 _SEGMENT_BITS: Final = 40  # below a segment's ordinal in `seq`
-
-_Slots = list[tuple[Field, int]]
 
 
 class EncodingOptions(Section, section=CODEC_SECTION):
@@ -257,8 +255,8 @@ class Simple(MessageCodec):
             middle += [b',"claimCheckLocation":', Cell(place)]
         if key_only:
             middle.append(b',"handleKeyOnly":true')
-        data: list[Part] = [b',"data":', *_object(after)]
-        old: list[Part] = [b',"old":', *_object(before)]
+        data: list[Part] = [b',"data":', *object_of(after)]
+        old: list[Part] = [b',"old":', *object_of(before)]
         forms: tuple[tuple[bytes, list[Part]], ...] = (
             (b"INSERT", data),
             (b"UPDATE", data),
@@ -395,13 +393,6 @@ def _zoned(values: pa.Array) -> pa.Array:
     parts = [f'{{"location":"{_ZONE}","value":"', values, '"}']
     whole = [pa.scalar(p, pa.large_utf8()) if isinstance(p, str) else p for p in parts]
     return pc.binary_join_element_wise(*whole, pa.scalar("", pa.large_utf8()))
-
-
-def _object(slots: _Slots) -> list[Part]:
-    parts: list[Part] = [b"{"]
-    for i, (field, slot) in enumerate(slots):
-        parts += [(b"," if i else b"") + json_text(field.column.name) + b":", Cell(slot)]
-    return [*parts, b"}"]
 
 
 def warm() -> None:

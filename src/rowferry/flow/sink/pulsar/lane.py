@@ -11,8 +11,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pulsar
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from rowferry.change.event_counts import CALLS, SENT_BYTES, EventCounts
 from rowferry.change.plan import Topic
@@ -174,7 +172,7 @@ class Lane:
         """
         values = messages.values.to_pylist()
         keys = [None] * len(values) if messages.keys is None else messages.keys.to_pylist()
-        sizes = _sizes(messages)
+        sizes = messages.sizes
         start = 0
         while start < len(values):
             stop = self._room(sizes, start)
@@ -270,11 +268,3 @@ _COMPRESSION: Final = {
 
 def _ignored(result: pulsar.Result) -> None:
     """Take the report of a flush: the batch's own says the same."""
-
-
-def _sizes(messages: Encoded) -> npt.NDArray[np.int64]:
-    sizes = pc.fill_null(pc.binary_length(messages.values), 0).cast(pa.int64()).to_numpy()
-    if messages.keys is not None:
-        more = pc.fill_null(pc.binary_length(messages.keys), 0).cast(pa.int64()).to_numpy()
-        sizes = sizes + more
-    return np.asarray(sizes, np.int64)

@@ -17,8 +17,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from rowferry.change.event_counts import CALLS, SENT_BYTES
 from rowferry.change.plan import Plan, Topic
@@ -251,7 +249,7 @@ class _Lane:
         first, total = self._next, len(messages.values)
         self._next += total
         start = min(max(self._stored - first, 0), total)
-        ends = _ends(_sizes(messages), start, self._service)
+        ends = _ends(messages.sizes, start, self._service)
         for end in ends:
             if stop.is_set():
                 return  # another lane has failed
@@ -268,14 +266,6 @@ class _Lane:
 
 def _lane_of(packet: Packet) -> tuple[str, int]:
     return packet.topic.name, packet.partition
-
-
-def _sizes(messages: Encoded) -> npt.NDArray[np.int64]:
-    sizes = pc.fill_null(pc.binary_length(messages.values), 0).cast(pa.int64()).to_numpy()
-    if messages.keys is not None:
-        more = pc.fill_null(pc.binary_length(messages.keys), 0).cast(pa.int64()).to_numpy()
-        sizes = sizes + more
-    return np.asarray(sizes, np.int64)
 
 
 def _ends(sizes: npt.NDArray[np.int64], start: int, service: QueueService) -> Iterator[int]:
