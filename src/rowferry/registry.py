@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
@@ -61,6 +61,14 @@ class Registry(Generic[T]):
     def __init__(self, what: str, *places: dict[str, str]) -> None:
         self.what = what
         self._places = ChainMap(*places)
+
+    def installed(self, fits: Callable[[str], bool]) -> list[str]:
+        """Return the names of which something is true, as far as their libraries are there."""
+        fitting = []
+        for name in self.names():
+            with suppress(MissingLibrary):
+                fitting += [name] if fits(name) else []
+        return fitting
 
     def names(self) -> list[str]:
         """Return the registered names, sorted."""

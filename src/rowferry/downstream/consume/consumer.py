@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, cast
@@ -24,11 +23,10 @@ from rowferry.downstream.consume.replay import ChangeReplay
 from rowferry.downstream.consume.storage import (
     is_storage,
     placed_changes,
-    storages,
     stored_files,
     written_spec,
 )
-from rowferry.errors import BadOption, BadUri, DecodeError, MissingLibrary
+from rowferry.errors import BadOption, BadUri, DecodeError
 from rowferry.flow.assemble import format_of
 from rowferry.flow.dispatch.rules import DispatchRules
 from rowferry.flow.encode.contract import Codec, CommitTime, Format, StoredFormat
@@ -116,7 +114,7 @@ def consume(
     scheme = spec.sink.scheme
     queued = is_queue(scheme)
     if not queued and not is_storage(scheme):
-        known = ", ".join([*_queues(), *storages()])
+        known = ", ".join([*SINKS.installed(is_queue), *SINKS.installed(is_storage)])
         raise BadUri(f"{scheme}:// cannot be read back; known: {known}")
     _refuse_unclear_times(request, codec)
     outcome = ConsumeOutcome(ConsumeFindings(), notes=notices)
@@ -281,15 +279,6 @@ def is_queue(scheme: str) -> bool:
     from rowferry.flow.sink.kafka.sink import KafkaSink
 
     return issubclass(sink, KafkaSink)
-
-
-def _queues() -> list[str]:
-    """Return the schemes of queues, as far as their libraries are installed."""
-    schemes = []
-    for scheme in SINKS.names():
-        with suppress(MissingLibrary):
-            schemes += [scheme] if is_queue(scheme) else []
-    return schemes
 
 
 def _wanted(spec: ChangefeedSpec, rules: DispatchRules, named: list[str]) -> Callable[[str], bool]:

@@ -30,7 +30,30 @@ class TopicMessage:
     value: bytes | None
 
 
-class TopicReader:
+class _Reader:
+    def __init__(self, settings: KafkaSettings) -> None:
+        """Connect with the settings of the sink.
+
+        Raises:
+            BadOption: the client refuses the settings.
+        """
+        self._settings, self._troubles = settings, Troubles()
+        self._consumer = _consumer(settings, self._troubles)
+
+    def close(self) -> None:
+        """Let the connection go."""
+        self._consumer.close()
+
+    @contextmanager
+    def _asking(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as err:
+            self._consumer.poll(0)
+            raise as_error(err.args[0], doing, self._troubles) from None
+
+
+class TopicReader(_Reader):
     """Reads all partitions in use of some topics, each in its order.
 
     Attributes:
@@ -57,11 +80,10 @@ class TopicReader:
             SinkUnavailable, SinkUnwritable: no broker answers, or it refuses the login.
         """
         self.partitions: dict[str, int] = {}
-        self._settings, self._wanted, self._at_end = settings, wanted, at_end
-        self._troubles = Troubles()
+        super().__init__(settings)
+        self._wanted, self._at_end = wanted, at_end
         self._open: set[tuple[str, int]] = set()  # partitions whose end was not reached yet
         self._looked = 0.0
-        self._consumer = _consumer(settings, self._troubles)
         self.look()
         missing = [name for name in named if name not in self.partitions]
         if missing:
@@ -101,10 +123,6 @@ class TopicReader:
         with self._asking("reading"):
             return new, self._messages(self._consumer.consume(_AT_ONCE, timeout=_WAIT_S))
 
-    def close(self) -> None:
-        """Let the connection go."""
-        self._consumer.close()
-
     def _start(self, topic: str, partition: int) -> TopicPartition:
         if not self._at_end:
             return TopicPartition(topic, partition, OFFSET_BEGINNING)
@@ -123,26 +141,9 @@ class TopicReader:
             else:
                 raise as_error(error, f"reading {one.topic()}", self._troubles)
 
-    @contextmanager
-    def _asking(self, doing: str) -> Iterator[None]:
-        try:
-            yield
-        except KafkaException as err:
-            self._consumer.poll(0)
-            raise as_error(err.args[0], doing, self._troubles) from None
 
-
-class PartitionReader:
+class PartitionReader(_Reader):
     """Reads stretches of single partitions, wherever they lie."""
-
-    def __init__(self, settings: KafkaSettings) -> None:
-        """Connect with the settings of the sink.
-
-        Raises:
-            BadOption: the client refuses the settings.
-        """
-        self._settings, self._troubles = settings, Troubles()
-        self._consumer = _consumer(settings, self._troubles)
 
     def partitions(self, topic: str) -> int:
         """Return how many partitions a topic has; 0: there is no such topic."""
@@ -196,18 +197,6 @@ class PartitionReader:
                     raise TimeoutError
         finally:
             self._consumer.unassign()
-
-    def close(self) -> None:
-        """Let the connection go."""
-        self._consumer.close()
-
-    @contextmanager
-    def _asking(self, doing: str) -> Iterator[None]:
-        try:
-            yield
-        except KafkaException as err:
-            self._consumer.poll(0)
-            raise as_error(err.args[0], doing, self._troubles) from None
 
 
 def _consumer(settings: KafkaSettings, troubles: Troubles) -> Consumer:

@@ -57,15 +57,6 @@ def is_storage(scheme: str) -> bool:
     return scheme in SINKS.names() and issubclass(SINKS.load(scheme), StorageSink)
 
 
-def storages() -> list[str]:
-    """Return the schemes of storages, as far as their libraries are installed."""
-    schemes = []
-    for scheme in SINKS.names():
-        with suppress(MissingLibrary):
-            schemes += [scheme] if is_storage(scheme) else []
-    return schemes
-
-
 def stored_files(spec: ChangefeedSpec) -> Files:
     """Return the files that a changefeed wrote, to read them; asks no object store.
 
@@ -75,7 +66,7 @@ def stored_files(spec: ChangefeedSpec) -> Files:
     """
     sink = SINKS.load(spec.sink.scheme)
     if not issubclass(sink, StorageSink):
-        known = ", ".join(storages())
+        known = ", ".join(SINKS.installed(is_storage))
         raise BadUri(f"{spec.sink.scheme}:// is no storage; known: {known}")
     if sink.in_directory and not Path(spec.sink.path).is_dir():
         raise BadUri(f"{spec.sink.path} is not there; check the storage URI")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rowferry.downstream.consume.storage import is_storage, storages, stored_files, written_spec
+from rowferry.downstream.consume.storage import is_storage, stored_files, written_spec
 from rowferry.errors import BadOption, BadUri, OptionsConflict
 from rowferry.flow.assemble import format_of
 from rowferry.flow.encode.contract import StoredFormat
@@ -77,7 +77,8 @@ def open_storage(
     """
     place = Uri.parse(uri, "storage")
     if not is_storage(place.scheme):
-        raise BadUri(f"{place.scheme}:// is no storage; known: {', '.join(storages())}")
+        known = ", ".join(SINKS.installed(is_storage))
+        raise BadUri(f"{place.scheme}:// is no storage; known: {known}")
     place = place.absolute(os.getcwd(), "storage")
     configured = place.parameter("protocol") or _in_config(config)
     if protocol and configured and protocol != configured:

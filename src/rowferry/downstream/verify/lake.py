@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +22,7 @@ import pyarrow as pa
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.change.typed_columns import canonical
-from rowferry.errors import BadInput, MissingLibrary, TargetLost
+from rowferry.errors import BadInput, TargetLost
 from rowferry.flow.sink.contract import RESTORE
 from rowferry.flow.sink.lake.history import TableVersion, commit_at
 from rowferry.flow.sink.lake.layout import table_at
@@ -50,15 +49,6 @@ _TYPES = {
 def is_lake(scheme: str) -> bool:
     """Return whether a sink of that scheme keeps tables of a lake."""
     return scheme in SINKS.names() and issubclass(SINKS.load(scheme), LakeSink)
-
-
-def lakes() -> list[str]:
-    """Return the schemes of lakes, as far as their libraries are installed."""
-    schemes = []
-    for scheme in SINKS.names():
-        with suppress(MissingLibrary):
-            schemes += [scheme] if is_lake(scheme) else []
-    return schemes
 
 
 @dataclass(frozen=True)

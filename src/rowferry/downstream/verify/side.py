@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from rowferry.change.chunk import Rows
 from rowferry.change.table import TableId, TableSchema
-from rowferry.downstream.consume.storage import is_storage, storages
+from rowferry.downstream.consume.storage import is_storage
 from rowferry.downstream.rebuild.stored_feed import StoredFeed, open_storage
 from rowferry.downstream.rebuild.table import TablePlan, plan_tables
-from rowferry.downstream.verify.lake import LakeSide, LakeTable, is_lake, lakes
+from rowferry.downstream.verify.lake import LakeSide, LakeTable, is_lake
 from rowferry.downstream.verify.masks import RowMasks
 from rowferry.downstream.verify.views import Views
 from rowferry.errors import BadUri
@@ -27,7 +27,7 @@ from rowferry.mysql.dialect import MYSQL_DIALECT
 from rowferry.mysql.key_ranges import Chunk, next_chunks, split_chunk
 from rowferry.mysql.range_read import prepare, read_chunk, read_view
 from rowferry.mysql.session import LOGIN_SCHEMES, Connection, Flavour, Login
-from rowferry.registry import extras_named
+from rowferry.registry import SINKS, extras_named
 from rowferry.secrets.sources import NO_STORE, SecretSources
 from rowferry.spec.uri import Uri
 
@@ -278,6 +278,7 @@ def open_side(
             from rowferry.downstream.verify.postgresql import PostgresqlSide
         return PostgresqlSide(text, secrets)
     if not is_storage(uri.scheme):
-        known = [*LOGIN_SCHEMES, *storages(), *lakes(), *POSTGRESQL_SCHEMES]
+        stored = [*SINKS.installed(is_storage), *SINKS.installed(is_lake)]
+        known = [*LOGIN_SCHEMES, *stored, *POSTGRESQL_SCHEMES]
         raise BadUri(f"{uri}: cannot be compared; known: {', '.join(f'{k}://' for k in known)}")
     return StorageSide(text, as_of, config, secrets)
