@@ -38,8 +38,9 @@ from rowferry.testing.nemesis_events import (
 from rowferry.testing.nemesis_judge import FACTS, lost_a_snapshot, total_stays, windows_of
 from rowferry.testing.nemesis_lake import LakeOutput
 from rowferry.testing.nemesis_notes import Notebook, settle
-from rowferry.testing.nemesis_output import FileOutput, NemesisOutput, OutputWatch, Written
+from rowferry.testing.nemesis_output import FileOutput, NemesisOutput, Written
 from rowferry.testing.nemesis_source import MADE, MadeTables, SchemaEvents, StoreWriters
+from rowferry.testing.nemesis_watch import OutputWatch
 from rowferry.testing.validators import SnapshotWindow
 
 CHANGEFEED: Final = "nemesis"

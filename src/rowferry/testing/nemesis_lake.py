@@ -27,7 +27,8 @@ from rowferry.change.typed_columns import typed
 from rowferry.refstore.client import Store
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.testing.model import HistoryReplay, Row
-from rowferry.testing.nemesis_output import OutputWatch, ProgressWatch, Written, differences
+from rowferry.testing.nemesis_output import ProgressWatch, Written, differences
+from rowferry.testing.nemesis_watch import OutputWatch
 
 _MOST: Final = 12
 

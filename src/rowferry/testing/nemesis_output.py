@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from rowferry.change.table import TableId
 from rowferry.flow.assemble import assemble
@@ -15,11 +14,9 @@ from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.testing.harness import checkpoint
 from rowferry.testing.model import History, Row
 from rowferry.testing.nemesis_judge import FACTS, compare_with_store, judge
-from rowferry.testing.nemesis_watch import Watch
+from rowferry.testing.nemesis_watch import OutputWatch, Watch
 from rowferry.testing.validators import SnapshotWindow
 from rowferry.testing.validators.rebuilt import Invariant
-
-_PAUSE_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,56 +35,18 @@ class Written:
     allow_repeats: bool
 
 
-class OutputWatch(Protocol):
-    """A reader that looks at an output again and again while the feed runs."""
-
-    failures: list[str]
-
-    @property
-    def checkpoint_ts(self) -> int:
-        """The last checkpoint seen; 0 before there is one."""
-
-    @property
-    def watermarks(self) -> list[int]:
-        """The checkpoints that were seen, ascending."""
-
-    def stop(self) -> None:
-        """Look a last time and end."""
-
-
-class ProgressWatch:
-    """Reads up to where an output says that it is complete, in a thread, until stopped."""
+class ProgressWatch(OutputWatch):
+    """Reads up to where an output says that it is complete."""
 
     def __init__(self, read: Callable[[], int]) -> None:
-        self.failures: list[str] = []
         self._read = read
         self._seen: list[int] = []
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
-        self._thread.start()
-
-    @property
-    def checkpoint_ts(self) -> int:
-        """The last checkpoint seen; 0 before there is one."""
-        return self._seen[-1] if self._seen else 0
+        super().__init__()
 
     @property
     def watermarks(self) -> list[int]:
         """The checkpoints that were seen, ascending."""
         return list(self._seen)
-
-    def stop(self) -> None:
-        """Look a last time and end."""
-        self._stop.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        try:
-            while not self._stop.wait(_PAUSE_S):
-                self.look()
-            self.look()
-        except Exception as err:  # seen less than there was: the run must not pass
-            self.failures.append(f"the watch ended: {type(err).__name__}: {err}")
 
     def look(self) -> None:
         """Look once."""

@@ -29,7 +29,8 @@ from rowferry.control.store.sql_store import open_store
 from rowferry.refstore.client import Store
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.testing.model import History, HistoryReplay, Key, Row, TableStates
-from rowferry.testing.nemesis_output import OutputWatch, ProgressWatch, Written, differences
+from rowferry.testing.nemesis_output import ProgressWatch, Written, differences
+from rowferry.testing.nemesis_watch import OutputWatch
 
 _MOST: Final = 12
 _NO_DAY: Final = "0000-00-00"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from rowferry.change.chunk import Change, Rows, SchemaChange, Watermark
+from rowferry.change.chunk import Change
 from rowferry.flow.encode.contract import Codec
 from rowferry.flow.sink.storage.files import walk
 from rowferry.flow.sink.storage.index_file import read_any_index
@@ -16,7 +17,7 @@ from rowferry.flow.sink.storage.local_files import LocalFiles
 from rowferry.flow.sink.storage.paths import IndexFile, SchemaFile, parse_data_name
 from rowferry.testing.feed import WatchedFeed, Where
 from rowferry.testing.harness import checkpoint
-from rowferry.testing.storage import placed_changes
+from rowferry.testing.storage import deliver_changes, placed_changes
 from rowferry.testing.validators.layout import StorageLayout
 
 
@@ -42,46 +43,69 @@ class Sight:
         return data[0] <= self.last_numbers.get(home, 0)
 
 
-class Watch:
-    """Looks at a storage directory again and again, in a thread, until stopped.
+class OutputWatch(ABC):
+    """A reader that looks at an output again and again while the feed runs, until stopped.
 
-    `sights` has one entry for each checkpoint seen; `layout` watches P8 meanwhile. `failures` holds
-    what ended the thread early.
+    It looks in a thread of its own; `failures` holds what was wrong, and what ended it early.
     """
 
-    def __init__(self, root: Path, pause_s: float = 0.1) -> None:
-        self.sights: list[Sight] = []
-        self.layout = StorageLayout(root)
+    def __init__(self, pause_s: float = 0.1) -> None:
+        """Begin to look; all that `look` needs is there."""
         self.failures: list[str] = []
-        self._root = root
         self._pause_s = pause_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
         self._thread.start()
 
     @property
-    def checkpoint_ts(self) -> int:
-        """The last checkpoint seen; 0 before there is one."""
-        return self.sights[-1].checkpoint_ts if self.sights else 0
-
-    @property
+    @abstractmethod
     def watermarks(self) -> list[int]:
         """The checkpoints that were seen, ascending."""
-        return [sight.checkpoint_ts for sight in self.sights]
+
+    @abstractmethod
+    def look(self) -> None:
+        """Look once."""
+
+    @property
+    def checkpoint_ts(self) -> int:
+        """The last checkpoint seen; 0 before there is one."""
+        seen = self.watermarks
+        return seen[-1] if seen else 0
 
     def stop(self) -> None:
         """Look a last time and end."""
         self._stop.set()
         self._thread.join()
 
+    def finish(self) -> None:  # noqa: B027 - most have nothing to do
+        """Judge what only the end can show."""
+
     def _watch(self) -> None:
         try:
             while not self._stop.wait(self._pause_s):
                 self.look()
             self.look()
-            self.layout.finish()
+            self.finish()
         except Exception as err:  # seen less than there was: the run must not pass
             self.failures.append(f"the watch ended: {type(err).__name__}: {err}")
+
+
+class Watch(OutputWatch):
+    """Looks at a storage directory.
+
+    `sights` has one entry for each checkpoint seen; `layout` watches P8 meanwhile.
+    """
+
+    def __init__(self, root: Path, pause_s: float = 0.1) -> None:
+        self.sights: list[Sight] = []
+        self.layout = StorageLayout(root)
+        self._root = root
+        super().__init__(pause_s)
+
+    @property
+    def watermarks(self) -> list[int]:
+        """The checkpoints that were seen, ascending."""
+        return [sight.checkpoint_ts for sight in self.sights]
 
     def look(self) -> None:
         """Look once."""
@@ -91,6 +115,10 @@ class Watch:
         if checkpoint_ts != self.checkpoint_ts:
             self.sights.append(see(self._root, checkpoint_ts))
         self.layout.observe()
+
+    def finish(self) -> None:
+        """Judge the layout as a whole."""
+        self.layout.finish()
 
 
 def see(root: Path, checkpoint_ts: int) -> Sight:
@@ -121,18 +149,6 @@ def deliver_sights(root: Path, codec: Codec, sights: list[Sight], feed: WatchedF
             first_seen[path] = bisect_left(sights, True, key=partial(Sight.shows, path=path))
         waiting.setdefault(first_seen[path], []).append((where, change))
     for number, sight in enumerate(sights):
-        _deliver(waiting.get(number, []), feed)
+        deliver_changes(waiting.get(number, []), feed)
         feed.note_watermark(sight.checkpoint_ts)
-    _deliver(waiting.get(len(sights), []), feed)
-
-
-def _deliver(changes: list[tuple[Where, Change]], feed: WatchedFeed) -> None:
-    for where, change in changes:
-        match change:
-            case Rows():
-                feed.note_rows(change, where)
-            case SchemaChange():
-                if change.query:
-                    feed.note_schema_change(change, where)
-            case Watermark():
-                feed.note_watermark(change.commit_ts)
+    deliver_changes(waiting.get(len(sights), []), feed)

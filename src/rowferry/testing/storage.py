@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from rowferry.change.chunk import Rows, SchemaChange, Watermark
+from rowferry.change.chunk import Change, Rows, SchemaChange, Watermark
 from rowferry.change.table import TableSchema
 from rowferry.downstream.consume.storage import placed_changes as placed_changes
 from rowferry.downstream.consume.storage import renamed_from as renamed_from
@@ -14,12 +14,17 @@ from rowferry.errors import BadInput
 from rowferry.flow.encode.contract import Format
 from rowferry.flow.sink.storage.paths import DataFile, SchemaFile, parse_path, schema_directory
 from rowferry.flow.sink.storage.schema_file import read_document
-from rowferry.testing.feed import WatchedFeed
+from rowferry.testing.feed import WatchedFeed, Where
 
 
 def deliver_storage(root: Path, codec: Format, feed: WatchedFeed) -> None:
     """Note everything that a directory shows, as a consumer that reads it once."""
-    for where, change in placed_changes(root, codec):
+    deliver_changes(placed_changes(root, codec), feed)
+
+
+def deliver_changes(changes: Iterable[tuple[Where, Change]], feed: WatchedFeed) -> None:
+    """Note changes with their places, in their order."""
+    for where, change in changes:
         match change:
             case Rows():
                 feed.note_rows(change, where)

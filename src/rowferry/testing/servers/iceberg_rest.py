@@ -83,11 +83,6 @@ class IcebergRest(JavaServer):
         server._begin()
         return server
 
-    @classmethod
-    def trial(cls, folder: Path) -> Self:
-        """Make a catalog, not started, that stands for all others."""
-        return cls(folder)
-
     @property
     def port(self) -> int:
         """Where it answers."""

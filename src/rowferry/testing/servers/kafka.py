@@ -161,7 +161,7 @@ class Kafka(JavaServer):
     @classmethod
     def trial(cls, folder: Path) -> Self:
         """Make a broker, not started, that stands for all others."""
-        broker = cls(folder)
+        broker = super().trial(folder)
         broker._copy(cls._format(folder / "template"))
         return broker
 

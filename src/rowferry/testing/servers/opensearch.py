@@ -56,11 +56,6 @@ class OpenSearch(JavaServer):
         server._begin()
         return server
 
-    @classmethod
-    def trial(cls, folder: Path) -> Self:
-        """Make a server, not started, that stands for all others."""
-        return cls(folder)
-
     @property
     def address(self) -> str:
         """Host and port of its HTTP interface."""

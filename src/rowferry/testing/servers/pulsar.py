@@ -125,11 +125,6 @@ class Pulsar(JavaServer):
         broker._begin()
         return broker
 
-    @classmethod
-    def trial(cls, folder: Path) -> Self:
-        """Make a broker, not started, that stands for all others."""
-        return cls(folder)
-
     # --- addresses and logins --------------------------------------------------------------------
 
     @property

@@ -46,11 +46,6 @@ class SchemaRegistryServer(JavaServer):
         registry.set_compatibility("BACKWARD")  # Confluent's default; this registry's is NONE
         return registry
 
-    @classmethod
-    def trial(cls, folder: Path) -> Self:
-        """Make a registry, not started, that stands for all others."""
-        return cls(folder)
-
     @property
     def url(self) -> str:
         """What a client of Confluent's registry is told."""
