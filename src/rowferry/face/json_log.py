@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from rowferry.control.feed.log_scope import current_changefeed
 from rowferry.errors import RowferryError, from_text
@@ -102,3 +103,12 @@ def log_json(stream: IO[str] | None = None, level: int = logging.INFO) -> None:
     logging.basicConfig(handlers=[lines], level=level, force=True)
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def all_shown(value: Any) -> Any:
+    """Return an answer with every text in it redacted."""
+    if isinstance(value, Mapping):
+        return {key: all_shown(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [all_shown(one) for one in value]
+    return redacted(value) if isinstance(value, str) else value

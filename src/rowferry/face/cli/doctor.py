@@ -47,12 +47,10 @@ def doctor_command(
         for health in examine_all(source, sink_uri, settings, WORK_DIR.absolute(), secrets):
             checks.append(health)
             status.update(f"checked: {health.check}")
-    if out.as_json:
-        names = ("check", "result", "words", "cure")
-        out.value([{name: getattr(health, name) for name in names} for health in checks])
-    else:
-        rows = [(h.check, h.result, h.words, h.cure or None) for h in checks]
-        out.table(("check", "result", "what was found", "what helps"), rows)
+    names = ("check", "result", "words", "cure")
+    value = [{name: getattr(health, name) for name in names} for health in checks]
+    rows = [(h.check, h.result, h.words, h.cure or None) for h in checks]
+    out.answer(value, ("check", "result", "what was found", "what helps"), rows)
     failed = sum(h.result == FAILED for h in checks)
     warned = sum(h.result not in (OK, FAILED) for h in checks)
     out.err.print(

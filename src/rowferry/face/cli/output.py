@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from rowferry.errors import BadOption, RowferryError
-
-if TYPE_CHECKING:  # clients of a server need not wait for the stages of a changefeed
-    pass
 
 PLAIN_EVERY_S = 5.0
 CAUGHT_UP_MS = 5000  # a changefeed with less lag has caught up
@@ -88,6 +85,13 @@ class Printer:
         for line in lines:
             table.add_row(*line)
         self.out.print(table)
+
+    def answer(self, value: Any, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """Print a value as JSON, or these rows of it as a table."""
+        if self.as_json:
+            self.value(value)
+        else:
+            self.table(columns, rows)
 
     def fault(self, name: str, words: str, cure: str) -> None:
         """Print what is wrong with something, and what helps."""

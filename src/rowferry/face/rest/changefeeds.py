@@ -13,6 +13,7 @@ from rowferry.control.operator.trace.forms import LIMIT, SECONDS, TraceRequest, 
 from rowferry.downstream.trace.row_key import key_pairs
 from rowferry.errors import BadInput, BadUri, NotSupported
 from rowferry.face.about import About
+from rowferry.face.json_log import all_shown
 from rowferry.face.rest import answers
 from rowferry.face.rest.answers import (
     KEYSPACE,
@@ -23,7 +24,6 @@ from rowferry.face.rest.answers import (
     SyncedStatus,
 )
 from rowferry.face.rest.bodies import CreateBody, ResumeBody, UpdateBody, VerifyBody
-from rowferry.face.rest.redacted_answer import all_shown
 from rowferry.face.rest.replica_config import to_config
 from rowferry.face.sources import Sources
 from rowferry.flow.sink.blackhole import NOWHERE

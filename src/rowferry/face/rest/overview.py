@@ -23,7 +23,7 @@ from rowferry.control.operator.snapshot_progress import newest_sample, phase, sn
 from rowferry.control.store.contract import FeedRecord, FleetServer, LogLine, Note, Sample
 from rowferry.errors import NoSuchChangefeed, cure_of
 from rowferry.face.about import About
-from rowferry.face.json_log import redacted
+from rowferry.face.json_log import all_shown, redacted
 from rowferry.face.rest.answers import checkpoint
 from rowferry.face.rest.changefeeds import ERROR_TIME_NOTES
 from rowferry.face.rest.fleet import owner_of
@@ -335,12 +335,4 @@ def _range(progress: RangeProgress, owner: str | None) -> Form:
 
 
 def _note(note: Note) -> Form:
-    return {"at": _ms(note.at), "what": note.what, "details": _hidden(note.details)}
-
-
-def _hidden(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _hidden(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_hidden(v) for v in value]
-    return redacted(value) if isinstance(value, str) else value
+    return {"at": _ms(note.at), "what": note.what, "details": all_shown(note.details)}

@@ -20,7 +20,7 @@ from rowferry.control.operator.statements.declared import DECLARATION
 from rowferry.control.operator.statements.execute import execute
 from rowferry.errors import BadOption, RoleTooLow, RowferryError
 from rowferry.face.about import About
-from rowferry.face.json_log import redacted
+from rowferry.face.json_log import all_shown, redacted
 from rowferry.face.rest.bodies import (
     ApplyBody,
     CreateBody,
@@ -44,7 +44,6 @@ from rowferry.face.rest.overview import (
     sample_form,
     target_form,
 )
-from rowferry.face.rest.redacted_answer import all_shown
 from rowferry.face.rest.replica_config import to_config
 from rowferry.face.sources import Sources
 from rowferry.spec.declared import read_declaration

@@ -17,7 +17,4 @@ def list_(server: Client, out: Printer) -> None:
     """List the servers that are alive."""
     captures = server.get(*API, "captures")["items"] or ()
     items = [{name: item[name.replace("-", "_")] for name in COLUMNS} for item in captures]
-    if out.as_json:
-        out.value(items)
-    else:
-        out.table(COLUMNS, [list(item.values()) for item in items])
+    out.answer(items, COLUMNS, [list(item.values()) for item in items])

@@ -409,13 +409,9 @@ def tables(
         "rules": (page["config"].get("filter") or {}).get("rules", ["*.*"]),
         "captured": page["captured"],
     }
-    if out.as_json:
-        out.value(rules_and_tables)
-    else:
-        rows = [("rule", rule) for rule in rules_and_tables["rules"]]
-        out.table(
-            ("what", "name"), rows + [("captured", name) for name in rules_and_tables["captured"]]
-        )
+    rows = [("rule", rule) for rule in rules_and_tables["rules"]]
+    rows += [("captured", name) for name in rules_and_tables["captured"]]
+    out.answer(rules_and_tables, ("what", "name"), rows)
 
 
 app.command("resnapshot")(resnapshot)

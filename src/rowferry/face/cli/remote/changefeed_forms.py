@@ -22,11 +22,8 @@ def line(value: Any) -> str:
 
 def show(out: Printer, answer: Mapping[str, Any]) -> None:
     """Print an answer: its JSON, or a line for each key."""
-    if out.as_json:
-        out.value(answer)
-    else:
-        rows = [(k, line(v) if isinstance(v, dict | list) else v) for k, v in answer.items()]
-        out.table(("key", "value"), rows)
+    rows = [(k, line(v) if isinstance(v, dict | list) else v) for k, v in answer.items()]
+    out.answer(answer, ("key", "value"), rows)
 
 
 def show_sample(out: Printer, answer: Mapping[str, Any]) -> None:
@@ -126,13 +123,10 @@ def _error_words(feed: Mapping[str, Any]) -> str | None:
 
 def show_check(out: Printer, check: Mapping[str, Any]) -> None:
     """Print what a dry run found."""
-    if out.as_json:
-        out.value(check)
-        return
     rows = [("captured", table, check["outputs"].get(table)) for table in check["tables"]]
     rows += [("left out", table, "it has no usable key") for table in check["ineligible"]]
     rows += [("rule", None, words) for words in check["rules"]]
-    out.table(("what", "name", "details"), rows)
+    out.answer(check, ("what", "name", "details"), rows)
 
 
 def raise_if_wrong(check: Mapping[str, Any]) -> None:

@@ -17,11 +17,8 @@ app = typer.Typer(help="What servers do for changefeeds.")
 def list_(server: Client, out: Printer) -> None:
     """List which server runs which changefeed."""
     processors = server.get(*API, "processors")["items"] or []
-    if out.as_json:
-        out.value(processors)
-    else:
-        columns = list(processors[0]) if processors else ["changefeed_id", "capture_id"]
-        out.table(columns, [[item[name] for name in columns] for item in processors])
+    columns = list(processors[0]) if processors else ["changefeed_id", "capture_id"]
+    out.answer(processors, columns, [[item[name] for name in columns] for item in processors])
 
 
 @app.command("query")
@@ -36,7 +33,5 @@ def query(
 ) -> None:
     """Tell which tables a server reads for a changefeed."""
     processor = server.get(*API, "processors", changefeed_id, capture_id)
-    if out.as_json:
-        out.value(processor)
-    else:
-        out.table(("table_id",), [(number,) for number in processor.get("table_ids") or ()])
+    numbers = [(number,) for number in processor.get("table_ids") or ()]
+    out.answer(processor, ("table_id",), numbers)

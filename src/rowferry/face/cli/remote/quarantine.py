@@ -96,7 +96,4 @@ def _choice(row: str | None, table: str | None, key: str | None, every: bool) ->
 
 
 def _show(out: Printer, rows: Sequence[Mapping[str, Any]]) -> None:
-    if out.as_json:
-        out.value(list(rows))
-        return
-    out.table(_COLUMNS, [[one[column] for column in _COLUMNS] for one in rows])
+    out.answer(list(rows), _COLUMNS, [[one[column] for column in _COLUMNS] for one in rows])

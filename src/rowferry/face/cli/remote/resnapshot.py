@@ -75,11 +75,8 @@ def _waited(
 
 
 def _show(out: Printer, known: Sequence[Mapping[str, Any]]) -> None:
-    if out.as_json:
-        out.value(list(known))
-        return
     rows = [[_cell(one, column) for column in _COLUMNS] for one in known]
-    out.table(_COLUMNS, rows)
+    out.answer(list(known), _COLUMNS, rows)
 
 
 def _cell(one: Mapping[str, Any], column: str) -> Any:
