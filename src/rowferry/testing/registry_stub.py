@@ -11,10 +11,10 @@ from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 from urllib.parse import unquote
+
+from rowferry.testing.http_stub import HttpStub, StubRequests
 
 
 @dataclass
@@ -70,33 +70,15 @@ def registry_stub(login: str = "", tls: ssl.SSLContext | None = None) -> Iterato
     """Serve a registry on a free port of this machine until the block ends."""
     stub = RegistryStub(login)
 
-    class Answers(BaseHTTPRequestHandler):
+    class Answers(StubRequests):
+        protocol_version = "HTTP/1.0"  # each request comes by a connection of its own
+
         def _answer(self) -> None:
-            size = int(self.headers.get("Content-Length") or 0)
             login = self.headers.get("Authorization") or ""
-            body = self.rfile.read(size)
-            status, answer = stub.answer(self.command, self.path, login, body)
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
+            self.answer(*stub.answer(self.command, self.path, login, self.body()))
 
         do_GET = do_POST = _answer
 
-        def log_message(self, format: str, *args: Any) -> None:
-            """Print nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-    scheme = "http"
-    if tls is not None:
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
-        scheme = "https"
-    stub.url = f"{scheme}://127.0.0.1:{server.server_port}"
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
+    with HttpStub(Answers, tls) as server:
+        stub.url = server.url
         yield stub
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

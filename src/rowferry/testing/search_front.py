@@ -5,18 +5,15 @@ Requests go on to the real server, and its answers come back.
 
 from __future__ import annotations
 
-import gzip
 import json
 import socket
 import ssl
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
 
+from rowferry.testing.http_stub import HttpStub, StubRequests
 from rowferry.testing.receiver import ReceiverFault, Refusal
 
 
@@ -41,7 +38,7 @@ Fault = ReceiverFault | Refusal | NoRoom | None
 Guard = Callable[[FrontRequest], Refusal | None]
 
 
-class SearchFront:
+class SearchFront(HttpStub):
     """Passes requests on, except as `faults` say: the next bulks get them, one each.
 
     Attributes:
@@ -59,30 +56,12 @@ class SearchFront:
         self.refused: list[FrontRequest] = []
         self.faults: deque[Fault] = deque()
         self.faults_for_all = False
-        self._closing = threading.Event()
-        self._lock = threading.Lock()
-        self._server = _Server(("127.0.0.1", 0), _handler(self))
-        self.port: int = self._server.server_address[1]
-        if tls is not None:
-            self._server.socket = tls.wrap_socket(
-                self._server.socket, server_side=True, do_handshake_on_connect=False
-            )
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._closing.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__(_handler(self), tls)
 
     @property
     def address(self) -> str:
         """Host and port."""
-        return f"127.0.0.1:{self.port}"
+        return self.host
 
     def next_fault(self, request: FrontRequest) -> Fault:
         """Return what to do instead of passing a request on."""
@@ -99,10 +78,6 @@ class SearchFront:
 
     def _faulty(self, is_bulk: bool) -> bool:
         return is_bulk or self.faults_for_all
-
-    def be_silent(self) -> None:
-        """Return when the front is closed."""
-        self._closing.wait()
 
     def passed_on(self, request: FrontRequest, fault: Fault) -> tuple[int, bytes]:
         """Return the server's answer to a request."""
@@ -123,14 +98,6 @@ class SearchFront:
         return status, _with_refusals(words, refused) if refused else words
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away is no news."""
-
-
 def _items(body: bytes) -> list[bytes]:
     """Return the items of a bulk: an action, and the document behind it."""
     items: list[bytes] = []
@@ -148,19 +115,14 @@ def _with_refusals(words: bytes, places: tuple[int, ...]) -> bytes:
     return json.dumps({**answer, "errors": True}).encode()
 
 
-def _handler(front: SearchFront) -> type[BaseHTTPRequestHandler]:
-    class Pass(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
-
+def _handler(front: SearchFront) -> type[StubRequests]:
+    class Pass(StubRequests):
         def _pass(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            if self.headers.get("Content-Encoding") == "gzip":
-                body = gzip.decompress(body)
-            request = FrontRequest(self.command, self.path, dict(self.headers.items()), body)
+            headers = dict(self.headers.items())
+            request = FrontRequest(self.command, self.path, headers, self.body())
             fault = front.next_fault(request)
             if isinstance(fault, Refusal):
-                self._answer(fault.status, fault.words, fault.headers)
+                self.answer(fault.status, fault.words, fault.headers)
                 return
             if fault is ReceiverFault.SILENCE:
                 front.be_silent()
@@ -171,25 +133,12 @@ def _handler(front: SearchFront) -> type[BaseHTTPRequestHandler]:
             if fault is ReceiverFault.LOSE_ANSWER:
                 self._hang_up()
                 return
-            self._answer(status, words)
+            self.answer(status, words)
 
         do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = _pass
 
         def _hang_up(self) -> None:
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
-
-        def _answer(
-            self, status: int, words: bytes, headers: Mapping[str, str] | None = None
-        ) -> None:
-            self.send_response(status)
-            for name, value in (headers or {}).items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(words)))
-            self.end_headers()
-            self.wfile.write(words)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing."""
 
     return Pass

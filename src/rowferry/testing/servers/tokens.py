@@ -5,19 +5,17 @@ from __future__ import annotations
 import base64
 import json
 import secrets
-import threading
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final, Self
+from typing import Any, Final
 from urllib.parse import parse_qs
 
-from rowferry.testing.servers.child import HOST
+from rowferry.testing.http_stub import HttpStub, StubRequests
 
 _LIFE_S: Final = 3600
 
 
-class TokenEndpoint:
+class TokenEndpoint(HttpStub):
     """A token endpoint (grant `client_credentials`) for the block's time.
 
     Its tokens are unsigned, unless `made` makes them. Clients may find it by its discovery
@@ -28,6 +26,8 @@ class TokenEndpoint:
         client_secret: made anew for each endpoint.
         grants: how many tokens were given.
         asked: the form of each request.
+        issuer: where the discovery document is.
+        url: where tokens are had.
     """
 
     def __init__(self, made: Callable[[], str] | None = None) -> None:
@@ -38,47 +38,22 @@ class TokenEndpoint:
         self.asked: list[dict[str, list[str]]] = []
         endpoint = self
 
-        class Answer(BaseHTTPRequestHandler):
+        class Answer(StubRequests):
+            protocol_version = "HTTP/1.0"  # each request comes by a connection of its own
+
             def do_GET(self) -> None:
                 self._send(200, {"issuer": endpoint.issuer, "token_endpoint": endpoint.url})
 
             def do_POST(self) -> None:
-                form = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 login = self.headers.get("Authorization")
-                self._send(*endpoint._answer(login, form.decode()))
+                self._send(*endpoint._answer(login, self.body().decode()))
 
-            def _send(self, status: int, body: dict[str, Any]) -> None:
-                text = json.dumps(body).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
+            def _send(self, status: int, form: dict[str, Any]) -> None:
+                headers = {"Content-Type": "application/json"}
+                self.answer(status, json.dumps(form).encode(), headers)
 
-            def log_message(self, format: str, *args: Any) -> None:
-                """Say nothing."""
-
-        self._server = ThreadingHTTPServer((HOST, 0), Answer)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-
-    @property
-    def url(self) -> str:
-        """Where tokens are had."""
-        return f"http://{HOST}:{self._server.server_port}/token"
-
-    @property
-    def issuer(self) -> str:
-        """Where the discovery document is."""
-        return f"http://{HOST}:{self._server.server_port}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__(Answer)
+        self.issuer, self.url = self.url, f"{self.url}/token"
 
     def token(self) -> str:
         """Return a token as the endpoint gives it."""

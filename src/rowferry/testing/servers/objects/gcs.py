@@ -53,7 +53,7 @@ class FakeGcs(ObjectServer):
     def make_bucket(self) -> None:
         """Make the bucket, and the front that clients reach it by."""
         self._front = GcsFront(self.endpoint).__enter__()
-        self.address = self._front.endpoint
+        self.address = self._front.url
         headers = {"Content-Type": "application/json"}
         self.ask("POST", "/storage/v1/b?project=rowferry", headers, json.dumps({"name": BUCKET}))
 

@@ -9,58 +9,37 @@ from __future__ import annotations
 
 import json
 import secrets
-import threading
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final, Self
+from typing import Final
 from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
 import urllib3
 
-from rowferry.testing.servers.child import HOST
+from rowferry.testing.http_stub import HttpStub, StubRequests
 
 _NS: Final = "http://doc.s3.amazonaws.com/2006-03-01"
 _PASSED: Final = ("range", "content-type", "if-match", "if-none-match")
 
 
-class GcsFront:
+class GcsFront(HttpStub):
     """A listener on 127.0.0.1 that ends with its block."""
 
     def __init__(self, server: str) -> None:
         self.uploads: dict[str, dict[int, bytes]] = {}
         self.http = urllib3.PoolManager(retries=False, timeout=60, maxsize=32)
         self.server = server
-        self._listener = ThreadingHTTPServer(
-            (HOST, 0), type("_Bound", (_Request,), {"front": self})
-        )
-        self._listener.daemon_threads = True
-        self._thread = threading.Thread(target=self._listener.serve_forever, args=(0.05,))
+        super().__init__(type("_Bound", (_Request,), {"front": self}))
 
-    @property
-    def endpoint(self) -> str:
-        """Its address."""
-        return f"http://{HOST}:{self._listener.server_address[1]}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._listener.shutdown()
-        self._thread.join()
-        self._listener.server_close()
+    def close(self) -> None:
+        """Stop: connections are closed, and nobody listens any more. On repeat: nothing."""
+        super().close()
         self.http.clear()
 
 
-class _Request(BaseHTTPRequestHandler):
+class _Request(StubRequests):
     """One connection."""
 
     front: GcsFront
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
 
     def do_GET(self) -> None:
         """Pass a read on."""
@@ -75,7 +54,7 @@ class _Request(BaseHTTPRequestHandler):
         _, _, query = self._target()
         if "uploadId" in query:
             self.front.uploads.pop(query["uploadId"], None)
-            return self._answer(204, {}, b"")
+            return self.answer(204, b"")
         self._pass_on()
 
     def do_POST(self) -> None:
@@ -89,9 +68,9 @@ class _Request(BaseHTTPRequestHandler):
             return self._xml("InitiateMultipartUploadResult", inner, {})
         parts = self.front.uploads.pop(query["uploadId"])
         whole = b"".join(parts[number] for number in sorted(parts))
-        status, headers, text = self._write(bucket, name, whole)
+        status, text, headers = self._write(bucket, name, whole)
         if status != 200:
-            return self._answer(status, headers, text)
+            return self.answer(status, text, headers)
         inner = f"<Location/><Bucket/><Key/><ETag>{headers['ETag']}</ETag>"
         self._xml("CompleteMultipartUploadResult", inner, headers)
 
@@ -102,22 +81,22 @@ class _Request(BaseHTTPRequestHandler):
         if "uploadId" in query:
             number = int(query["partNumber"])
             self.front.uploads[query["uploadId"]][number] = body
-            return self._answer(200, {"ETag": f'"{number}"'}, b"")
+            return self.answer(200, b"", {"ETag": f'"{number}"'})
         source = self.headers.get("x-goog-copy-source")
         if source is None:
-            return self._answer(*self._write(bucket, name, body))
+            return self.answer(*self._write(bucket, name, body))
         _, _, old = unquote(source).lstrip("/").partition("/")
         # The server's own copy heeds no condition, so that it is made of a read and a write.
         path = f"/storage/v1/b/{_part(bucket)}/o/{_part(old)}?alt=media"
         answer = self.front.http.request("GET", self.front.server + path)
         if answer.status != 200:
-            return self._answer(answer.status, {}, answer.data)
-        status, headers, text = self._write(bucket, name, answer.data)
+            return self.answer(answer.status, answer.data)
+        status, text, headers = self._write(bucket, name, answer.data)
         if status != 200:
-            return self._answer(status, headers, text)
+            return self.answer(status, text, headers)
         self._xml("CopyObjectResult", "<ETag>x</ETag>", headers)
 
-    def _write(self, bucket: str, name: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
+    def _write(self, bucket: str, name: str, body: bytes) -> tuple[int, bytes, dict[str, str]]:
         query = {"uploadType": "media", "name": name}
         wanted = self.headers.get("x-goog-if-generation-match")
         if wanted is not None:
@@ -125,10 +104,10 @@ class _Request(BaseHTTPRequestHandler):
         url = f"{self.front.server}/upload/storage/v1/b/{_part(bucket)}/o?{urlencode(query)}"
         answer = self.front.http.request("POST", url, body=body)
         if answer.status != 200:
-            return answer.status, {}, answer.data
+            return answer.status, answer.data, {}
         made = json.loads(answer.data)
         generation = str(made["generation"])
-        return 200, {"ETag": f'"{made["etag"]}"', "x-goog-generation": generation}, b""
+        return 200, b"", {"ETag": f'"{made["etag"]}"', "x-goog-generation": generation}
 
     def _pass_on(self) -> None:
         headers = {k: v for k, v in self.headers.items() if k.lower() in _PASSED}
@@ -139,7 +118,7 @@ class _Request(BaseHTTPRequestHandler):
         kept = {k: v for k, v in answer.headers.items() if k.lower() not in dropped}
         if self.command == "HEAD":
             kept["Content-Length"] = answer.headers.get("Content-Length", "0")
-        self._answer(answer.status, kept, answer.data)
+        self.answer(answer.status, answer.data, kept)
 
     def _target(self) -> tuple[str, str, dict[str, str]]:
         parts = urlsplit(self.path)
@@ -152,17 +131,7 @@ class _Request(BaseHTTPRequestHandler):
 
     def _xml(self, name: str, inner: str, headers: Mapping[str, str]) -> None:
         text = f"<?xml version='1.0' encoding='UTF-8'?><{name} xmlns='{_NS}'>{inner}</{name}>"
-        self._answer(200, {**headers, "Content-Type": "application/xml"}, text.encode())
-
-    def _answer(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
-        self.send_response(status)
-        for key, value in headers.items():
-            self.send_header(key, value)
-        if "Content-Length" not in headers:
-            self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+        self.answer(200, text.encode(), {**headers, "Content-Type": "application/xml"})
 
 
 def _part(name: str) -> str:
