@@ -340,6 +340,21 @@ def test_a_log_that_is_cut_off(damaged: tuple[Feed, LogFile]) -> None:
     assert ids(feed) == [1, 2, 3]
 
 
+def test_a_log_that_ends_in_a_transaction(damaged: tuple[Feed, LogFile], scene: Scene) -> None:
+    """So a server leaves it that is killed while it writes; it has rolled the transaction back."""
+    feed, log = damaged
+    event = log.event_around(log.content.rindex(b"PRECIOUS"))
+    size = int.from_bytes(log.content[event + 9 : event + 13], "little")
+    log.write(log.content[: event + size])
+    scene.sql("INSERT INTO t VALUES (4, 'four')")
+    feed.catch_up()
+    assert ids(feed) == [1, 2, 4]
+    feed.run()
+    scene.sql("INSERT INTO t VALUES (5, 'five')")
+    feed.catch_up()
+    assert ids(feed) == [1, 2, 4, 5]
+
+
 def test_a_log_that_was_reset(scene: Scene) -> None:
     """What it holds now has nothing to do with what was read: the feed says so, and stops."""
     feed = started(scene)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from rowferry.change.table import TableId, TableSchema
-from rowferry.errors import EventUnknown
+from rowferry.errors import CorruptLog, EventUnknown
 from rowferry.flow.capture.binlog.client.gtid import GtidSet
 from rowferry.flow.capture.binlog.ddl.statements import Effects
 from rowferry.flow.capture.binlog.decode.table_map import MappedTable, parse_table_map
@@ -210,6 +210,8 @@ class FramingJudge(EventJudge):
         point, state = self._point, self._point.state
         name, offset = ev.parse_rotate(point.body())
         if name != point.file:
+            if state.txn_ts:
+                self._roll_back()
             self._cutter.close(state)
             point.file = name
             if self._place is not None:
@@ -219,6 +221,19 @@ class FramingJudge(EventJudge):
         point.skip()
         state.offset = offset
         point.border.take(state)
+
+    def _roll_back(self) -> None:
+        """Drop a transaction in which a file ends: the server died while it wrote the file.
+
+        No transaction goes on in another file. When the server came up again it rolled this one
+        back; MySQL cuts it off the file, too, and MariaDB leaves there what it had written.
+        """
+        if not self._point.is_made_up:
+            raise CorruptLog(f"the file of the log ends at {self._point} inside a transaction")
+        self._cutter.roll_back()
+        self._xa.abandon()
+        if self._gtids.held:
+            self._tables.hold(self._gtids.held)
 
     def _stop_in_file(self) -> int:
         """Return the offset of the present file behind which nothing is framed."""

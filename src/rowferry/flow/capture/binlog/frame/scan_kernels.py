@@ -226,6 +226,8 @@ def walk(
             # The server passed events that are not for us: it tells how far it is.
             behind = (offset & ~np.int64(0xFFFFFFFF)) | low
         if is_quiet(code) or (flags & 0x80 and code != 33 and code != 42):
+            if code == 3 and state[TXN_TS] != 0:
+                return BAD  # the server was stopped, and has ended what it wrote
             state[OFFSET] = behind
             state[AT] = end
             continue

@@ -249,7 +249,7 @@ class Scanner:
             self._check_delivered()
             border.take(state)
         elif self._stream.filled - border.at > HUGE_TXN and not self.blocked:
-            border.take(state)
+            self._cutter.settle()
         else:
             state.take(border)
         self._cutter.carry(border.at)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from rowferry.change.plan import Segment
 from rowferry.change.position import PHYSICAL_SHIFT
+from rowferry.errors import CorruptLog
 from rowferry.flow.capture.binlog.client.packets import PacketBuffer
 from rowferry.flow.capture.binlog.frame.kept_log import LogKeeper
 from rowferry.flow.capture.binlog.frame.known_tables import KnownTables
@@ -22,6 +23,23 @@ from rowferry.flow.capture.label_end import label_end
 SEGMENT_BYTES: Final = 32 << 20
 CARRY_BYTES: Final = 512 << 10  # segments up to this size take their bytes along
 _TWO_DAYS: Final = (2 * 86_400_000) << PHYSICAL_SHIFT
+
+
+@dataclass(slots=True)
+class _Begun:
+    """What there was when the border went into an open transaction.
+
+    Attributes:
+        txn_ts: of that transaction.
+        border: the last one before it.
+        segments: how many were done.
+        draft: the one that was open.
+    """
+
+    txn_ts: int
+    border: WalkState
+    segments: int
+    draft: SegmentDraft | None
 
 
 class SegmentCutter:
@@ -47,6 +65,7 @@ class SegmentCutter:
         self._segments: list[Segment] = []
         self._joinable: dict[int, SliceBytes] = {}  # by the segments' identity
         self._keeper = LogKeeper()
+        self._begun: _Begun | None = None
 
     @property
     def pairs(self) -> SegmentPairs:
@@ -131,9 +150,43 @@ class SegmentCutter:
     def cut(self) -> None:
         """End the segment where the walk stands, inside a transaction if need be."""
         state, border = self._point.state, self._point.border
+        self._note_begun()
         self.close(state, inside=state.txn_ts != 0)
         border.take(state)
         border.open = 0
+
+    def settle(self) -> None:
+        """Let the walk begin again where it stands, inside a transaction if need be."""
+        self._note_begun()
+        self._point.border.take(self._point.state)
+
+    def roll_back(self) -> None:
+        """Drop the open transaction: the walk stands where it did, as if that had never begun.
+
+        Raises:
+            CorruptLog: the beginning of it has been taken.
+        """
+        state, border, begun = self._point.state, self._point.border, self._begun
+        if border.txn_ts:
+            if begun is None or begun.txn_ts != state.txn_ts:
+                raise CorruptLog(
+                    f"the log's file ends at {self._point} inside a CREATE TABLE … SELECT whose "
+                    "statement was delivered: the server died while it wrote it, and does not have "
+                    "the table; drop it where it was made, and make a new changefeed"
+                )
+            for gone in self._segments[begun.segments :]:
+                self._joinable.pop(id(gone), None)
+            del self._segments[begun.segments :]
+            self.draft = begun.draft
+            if self.draft is not None:
+                self.draft.ask_for_bytes()  # others lie behind its own by now
+            border.take(begun.border)
+        border.at, border.event_at, border.event_end = state.at, state.event_at, state.event_end
+        state.take(border)
+        if self.draft is None or self.draft.xa:
+            self.draft = None
+            self._set_bounds(0, NEVER, NEVER)
+        self.close(state)
 
     def long_enough(self) -> None:
         """End the segment, which is as long as it should be, if it has captured rows."""
@@ -173,6 +226,12 @@ class SegmentCutter:
         """Note that the buffer's bytes lie lower than before."""
         if self.draft is not None:
             self.draft.carried_from = max(0, self.draft.carried_from - by)
+
+    def _note_begun(self) -> None:
+        state, border = self._point.state, self._point.border
+        if state.txn_ts and not border.txn_ts:
+            count = len(self._segments)
+            self._begun = _Begun(state.txn_ts, border.copy(), count, self.draft)
 
     def _set_bounds(self, is_open: int, cut_at: int, day_end: int) -> None:
         for state in (self._point.state, self._point.border):

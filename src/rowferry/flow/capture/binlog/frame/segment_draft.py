@@ -95,6 +95,10 @@ class SegmentDraft:
             self.payload = None
         self._keep(needed, joined)
 
+    def ask_for_bytes(self) -> None:
+        """Take no bytes along: who reads the segment asks the server for them."""
+        self.payload = self.keeper = self.kept = None
+
     def _keep(
         self, data: bytearray | memoryview, joined: list[tuple[int, int]] | None = None
     ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,8 @@ from rowferry.flow.capture.binlog.frame import events as ev
 from rowferry.flow.capture.binlog.frame import scan_kernels as k
 from rowferry.flow.capture.binlog.frame.event_kernels import is_inside
 from rowferry.flow.capture.binlog.frame.walk_state import WalkState
+
+_MADE_UP: Final = 0x20  # a flag of events
 
 
 class WalkPoint:
@@ -48,6 +51,13 @@ class WalkPoint:
     def size(self) -> int:
         """How many bytes the event has, checksum included."""
         return self.state.event_end - self.state.event_at
+
+    @property
+    def is_made_up(self) -> bool:
+        """Whether the event is in no file: the server made it for whoever reads."""
+        header = self.state.event_at
+        place = self.data[header + 13 : header + 17].any()
+        return not place or bool(self.data[header + 17] & _MADE_UP)
 
     def packet(self) -> bytes:
         """Return the content of the packet, which may be no event."""

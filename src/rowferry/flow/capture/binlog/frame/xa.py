@@ -77,6 +77,10 @@ class PreparedRows:
         self.inside, self.parts = True, []
         self._passed_over = {}
 
+    def abandon(self) -> None:
+        """Forget the open one, if one is."""
+        self.inside, self.parts, self._passed_over = False, [], {}
+
     def pass_over(self, table: TableId) -> None:
         """Note that the open transaction has rows of a table that is not captured."""
         self._passed_over[table] = None
