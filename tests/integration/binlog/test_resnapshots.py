@@ -383,6 +383,30 @@ def test_another_order_of_the_key_amid_the_parts(scene: Scene, column: str, mome
     assert feed.differences() == ""
 
 
+@pytest.mark.parametrize("logged", [True, False])
+def test_a_key_that_is_lost_amid_the_parts(scene: Scene, logged: bool) -> None:
+    """It cannot be read on: it ends with the reason, whether the log tells of it or not."""
+    make_rows(scene, rows=1_500)
+    feed = scene.feed(config="force-replicate = true")
+    feed.catch_up()
+    ask(feed, scene)
+    parts = 0
+
+    def lose(plan: Plan) -> None:
+        nonlocal parts
+        if plan.stretch.segments and plan.stretch.segments[0].reread:
+            parts += 1
+            if parts == 2:
+                before = "SET SESSION sql_log_bin = " + str(int(logged))
+                scene.sql(before, "ALTER TABLE t DROP PRIMARY KEY")
+
+    feed.runner.before = lose
+    done = finish(feed)
+    assert done.outcome is ResnapshotOutcome.FAILED
+    assert "key" in done.words
+    assert feed.differences() == ""
+
+
 def test_dies_amid_a_part(scene: Scene) -> None:
     """Another process goes on where the first one stopped; nothing is read a third time."""
     make_rows(scene)

@@ -120,7 +120,7 @@ class CapturedTables:
             + ("; the log's own description is followed" if version.inferred else "")
         )
         if not self._decision.captures(version):
-            self._state.let_go(table.schema.table_id)
+            self._leave(version)
             return None
         self._ahead.append((commit_ts, table.schema))
         self._state.put(version, table.progress.stage)
@@ -431,7 +431,7 @@ class CapturedTables:
             if changes and schema.table_id in self._state.tables:
                 self._state.put(schema, Stage.LOG)  # readers know it by this name
             if schema.table_id not in passing:
-                self._state.let_go(schema.table_id)
+                self._leave(schema)
         elif hidden:
             self._state.put(schema, Stage.REGISTERED)
         elif schema.table_id in self._state.tables or change.kind in (
@@ -480,6 +480,15 @@ class CapturedTables:
         if not waiting or change.kind is DdlKind.CREATE_TABLE:
             return False
         return not waiting[0].is_announced or change.kind is DdlKind.EXCHANGE_PARTITION
+
+    def _leave(self, schema: TableSchema) -> None:
+        """Go on without a table that is not captured as it is now, if it was."""
+        if schema.table_id in self._state.tables and self._decision.keeps_table(schema.id):
+            self._warn(
+                f"{schema.id} has no primary key and no unique key of NOT NULL columns any more: "
+                "its rows are not delivered from here on; give it one, or set force-replicate"
+            )
+        self._state.let_go(schema.table_id)
 
     def _let_go(self, schema: TableSchema, commit_ts: int) -> list[SchemaChange]:
         """Let a table go; returns the DROP that clears what was delivered of it."""

@@ -46,6 +46,8 @@ class Rereads:
         self._server, self._decision = server, decision
         # Where the log ended when a table that joins could not be read, by the id of its reading.
         self._unread: dict[str, Place] = {}
+        # Of those that were asked for: what the table was like then, too.
+        self._unlike: dict[str, tuple[Place, TableSchema | None]] = {}
 
     def follow(self, state: BinlogState, wanted: Sequence[Resnapshot]) -> None:
         """Begin what is wanted and new; forget what nobody wants any more."""
@@ -83,8 +85,12 @@ class Rereads:
         except BadInput as err:
             one.outcome, one.words = ResnapshotOutcome.FAILED, err.words
             return []
+        if not self._is_readable(table, low):
+            self._end_if_lost(state, one, table.schema)
+            return []
+        self._unlike.pop(one.id, None)
         # A log runs ahead of what snapshots show: an older row must not follow a newer one.
-        if not self._is_readable(table, low) or not all_is_visible(self._server, state.log):
+        if not all_is_visible(self._server, state.log):
             return []
         segments = self._parts_of(state, one, low, appetite.reread_bytes, 0)
         if segments:
@@ -171,6 +177,27 @@ class Rereads:
             return False
         now = self._server.table(schema.id, schema.table_id)
         return now is not None and can_be_read_as(now, schema)
+
+    def _end_if_lost(self, state: BinlogState, one: Reread, schema: TableSchema) -> None:
+        """End what can never be read: the log has told all, and the table is still another one."""
+        if schema.handle_index is None:
+            one.outcome = ResnapshotOutcome.FAILED
+            one.words = f"{schema.id} has no usable key any more, and cannot be read in parts"
+            return
+        server = self._server
+        now = server.table(schema.id, schema.table_id)
+        if now is not None and can_be_read_as(now, schema):
+            return  # its version is newer than the part's place
+        since, seen = self._unlike.get(one.id, (None, None))
+        if since is None or seen != now:
+            place = high_position(server.connection, server.login, server.flavour)
+            self._unlike[one.id] = place, now
+        elif passed(state.log, since):
+            one.outcome = ResnapshotOutcome.FAILED
+            one.words = (
+                f"{schema.id} has other columns or another key than the log tells, or is gone: "
+                "somebody altered it with sql_log_bin = 0"
+            )
 
     def _parts_of(
         self, state: BinlogState, one: Reread, low: int, size: int, ordinal: int
