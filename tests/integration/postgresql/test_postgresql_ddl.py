@@ -176,6 +176,48 @@ def test_what_cannot_be_translated_stops_with_the_cure(scene: Scene) -> None:
     assert scene.pg("SELECT id FROM $.t") == [(1,)]
 
 
+def test_numbers_are_rounded_as_at_the_source(each_kind: Scene) -> None:
+    """A half goes away from zero everywhere."""
+    halves = "0.005 0.015 0.025 -0.005 -0.015 1.5049 2.5 -2.5 -0.004"
+    rows = ", ".join(f"({n}, {v}, {v})" for n, v in enumerate(halves.split()))
+    each_kind.sql(
+        "CREATE TABLE t (id int PRIMARY KEY, a decimal(10,4), b decimal(10,4))",
+        f"INSERT INTO t VALUES {rows}",
+    )
+    feed = each_kind.feed()
+    feed.catch_up()
+    each_kind.sql("ALTER TABLE t MODIFY COLUMN a decimal(10,2), MODIFY COLUMN b int")
+    feed.catch_up()
+    here = each_kind.pg("SELECT a::text, b::text FROM $.t ORDER BY id")
+    there = each_kind.source.execute(f"SELECT a, b FROM {each_kind.database}.t ORDER BY id")
+    assert [tuple(map(str, row)) for row in there] == here
+
+
+@pytest.mark.parametrize("kind", ["time", "datetime", "timestamp"])
+def test_fewer_digits_of_a_second_are_refused(each_kind: Scene, kind: str) -> None:
+    """MySQL rounds them, MariaDB cuts them off, and PostgreSQL rounds otherwise before 2000."""
+    value = "11:59:59.999999" if kind == "time" else "1999-12-30 11:59:58.500000"
+    each_kind.sql(
+        f"CREATE TABLE t (id int PRIMARY KEY, a {kind}(6) NOT NULL DEFAULT '{value}')",
+        "INSERT INTO t (id) VALUES (1)",
+    )
+    feed = each_kind.feed()
+    feed.catch_up()
+    each_kind.sql(f"ALTER TABLE t MODIFY COLUMN a {kind} NOT NULL DEFAULT '{value[:-7]}'")
+    assert f"column 'a' changes from {kind}(6) to {kind}" in stopped_by(feed)
+
+
+def test_values_that_a_lenient_source_has_bent_stop_the_feed(each_kind: Scene) -> None:
+    each_kind.sql("CREATE TABLE t (id int PRIMARY KEY, a int)", "INSERT INTO t VALUES (1, -5)")
+    feed = each_kind.feed()
+    feed.catch_up()
+    each_kind.sql("SET sql_mode = ''", "ALTER TABLE t MODIFY COLUMN a int unsigned")
+    assert "rows fit the altered column" in stopped_by(feed)
+    each_kind.pg("UPDATE $.t SET a = 0")
+    feed.catch_up()
+    assert each_kind.pg("SELECT a FROM $.t") == [(0,)]
+
+
 def test_a_statement_that_was_refused_and_made_by_hand(scene: Scene) -> None:
     """All rows before it were written: what it took away does not come back."""
     scene.sql(

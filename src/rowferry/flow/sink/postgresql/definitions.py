@@ -14,7 +14,7 @@ from rowferry.change.position import physical_ms
 from rowferry.change.sqltype import Kind, SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import EncodeError
-from rowferry.flow.sink.postgresql.column_types import conversion, image_of
+from rowferry.flow.sink.postgresql.column_types import condition, conversion, image_of
 from rowferry.flow.sink.postgresql.names import (
     index_name,
     literal,
@@ -40,6 +40,8 @@ _IMPLICIT: Final = {
     Kind.SET: "''",
     Kind.TIME: "'00:00:00'",
 }
+# It is there for a moment: its name is what the refusal of rows that do not fit says.
+_FITS: Final = quoted("rowferry: rows fit the altered column")
 _LONGEST_INDEXED: Final = 600  # characters; a row of an index has at most 2,704 bytes
 _BOUNDED: Final = frozenset(
     {
@@ -319,6 +321,9 @@ def _changed(
             "converts otherwise than the source"
         )
     statements = [f"ALTER TABLE {name} ALTER COLUMN {column} {how}"] if how else []
+    if holds := condition(was.type, now.type, column):
+        statements.append(f"ALTER TABLE {name} ADD CONSTRAINT {_FITS} CHECK ({holds})")
+        statements.append(f"ALTER TABLE {name} DROP CONSTRAINT {_FITS}")
     before, after = making.is_nullable(old, was), making.is_nullable(new, now)
     if before != after:
         verb = "DROP" if after else "SET"

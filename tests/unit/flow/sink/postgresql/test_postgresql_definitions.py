@@ -9,7 +9,7 @@ import pytest
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import TargetUnfit
-from rowferry.flow.sink.postgresql.column_types import conversion
+from rowferry.flow.sink.postgresql.column_types import condition, conversion
 from rowferry.flow.sink.postgresql.definitions import (
     Making,
     Untranslatable,
@@ -55,12 +55,74 @@ MAKING = Making("jsonb", zero_is_null=False)
         ("varchar(5)", "int", None),
         ("int", "year", None),
         ("json", "text", None),
+        ("decimal(10,4)", "decimal(10,2)", "TYPE numeric(10,2)"),
+        ("decimal(10,4)", "int", "TYPE integer"),
+        ("time(6)", "time", None),
+        ("time(6)", "time(3)", None),
+        ("datetime(6)", "datetime(3)", None),
+        ("timestamp(6)", "timestamp", None),
+        ("timestamp(3)", "timestamp(3)", ""),
+        ("time", "time(6)", "TYPE interval(6)"),
+        ("double", "int", None),
+        ("float", "decimal(10,2)", None),
+        ("double", "float", "TYPE real"),
+        ("double", "double(10,2)", None),
+        ("double(10,4)", "double(10,2)", None),
+        ("double(10,2)", "double(9,2)", None),
+        ("double(10,2)", "double(12,4)", ""),
+        ("double(10,2)", "float(10,2)", "TYPE real"),
+        ("float(10,2)", "double(10,2)", None),
+        ("float(10,4)", "float(10,2)", None),
+        ("decimal(10,4)", "double(10,2)", None),
+        ("decimal(10,2)", "double(10,2)", "TYPE double precision"),
+        ("int", "double(12,2)", "TYPE double precision"),
+        ("bigint", "double(12,2)", None),
+        ("year", "char(4)", "TYPE varchar(4) USING lpad(c::text, 4, '0')"),
     ],
 )
 def test_values_are_converted_as_at_the_source_or_not_at_all(
     old: str, new: str, how: str | None
 ) -> None:
     assert conversion(parse_type(old), parse_type(new), "c", "jsonb") == how
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "holds"),
+    [
+        ("int", "tinyint", "c BETWEEN -128 AND 127"),
+        ("int", "mediumint", "c BETWEEN -8388608 AND 8388607"),
+        ("int", "int unsigned", "c BETWEEN 0 AND 4294967295"),
+        ("bigint", "bigint unsigned", "c BETWEEN 0 AND 18446744073709551615"),
+        ("bigint", "int", ""),
+        ("tinyint", "mediumint", ""),
+        ("tinyint unsigned", "smallint unsigned", ""),
+        ("year", "tinyint", "c BETWEEN -128 AND 127"),
+        ("decimal(9,2)", "tinyint unsigned", "c BETWEEN 0 AND 255"),
+        ("decimal(9,2)", "decimal(9,2) unsigned", "c >= 0"),
+        ("decimal(9,2)", "decimal(5,2)", ""),
+        ("double", "double unsigned", "c >= 0"),
+        ("double unsigned", "float unsigned", ""),
+        ("varbinary(5)", "varbinary(3)", "octet_length(c) <= 3"),
+        ("longblob", "tinyblob", "octet_length(c) <= 255"),
+        ("varbinary(5)", "blob", ""),
+        ("longtext", "text", "octet_length(c::text) <= 65535"),
+        ("text", "mediumtext", ""),
+        ("varchar(9)", "varchar(5)", ""),
+    ],
+)
+def test_what_a_lenient_source_has_bent_is_noticed(old: str, new: str, holds: str) -> None:
+    """It took -5 for 0 in an unsigned column; here the types are as wide as before."""
+    assert condition(parse_type(old), parse_type(new), "c") == holds
+
+
+def test_a_narrower_column_is_tried_on_the_rows_that_are_there() -> None:
+    old = parse_create("create table d.t (id int primary key, a int)")
+    name = '"rowferry: rows fit the altered column"'
+    assert altered(old, "alter table d.t modify a tinyint unsigned") == [
+        'ALTER TABLE "d"."t" ALTER COLUMN "a" TYPE smallint',
+        f'ALTER TABLE "d"."t" ADD CONSTRAINT {name} CHECK ("a" BETWEEN 0 AND 255)',
+        f'ALTER TABLE "d"."t" DROP CONSTRAINT {name}',
+    ]
 
 
 def altered(old: TableSchema, statement: str) -> list[str]:
