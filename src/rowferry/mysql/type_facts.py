@@ -85,6 +85,33 @@ def _quoted(element: str) -> str:
     return "'" + element.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
+_WORDS: Final = frozenset({Kind.TEXT, Kind.ENUM, Kind.SET})
+# A document as the server itself writes it: which order of keys, which spaces, which form of a
+# number stands there depends on the server, and on whether it was stored as one.
+_DOCUMENT: Final = ("CAST(CONVERT(JSON_EXTRACT(", ",'$') USING utf8mb4) AS BINARY)")
+
+
+def same_value(kind: Kind, name: str) -> tuple[str, str] | None:
+    """Return what stands before and behind a literal in the condition that a column equals it.
+
+    Texts that differ in case, accents or spaces at the end are others; NULL equals NULL. None:
+    servers differ in how such a column could be compared.
+
+    Args:
+        kind: of the column. An ENUM or SET is compared with the words that it stands for.
+        name: the column's, as SQL writes it.
+    """
+    match kind:
+        case Kind.VECTOR:
+            return None
+        case Kind.JSON:
+            lead, end = _DOCUMENT
+            return f"{lead}CONVERT({name} USING utf8mb4){end}<=>{lead}", end
+        case _ if kind in _WORDS:
+            return f"CAST(CONVERT({name} USING utf8mb4) AS BINARY)<=>CAST(", " AS BINARY)"
+    return f"{name}<=>", ""
+
+
 def keeps_case(collation: str) -> bool:
     """Return whether texts that differ in case are different ones to a collation."""
     return not {"bin", "cs"}.isdisjoint(collation.split("_"))

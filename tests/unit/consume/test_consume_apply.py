@@ -32,7 +32,7 @@ class Database(MySqlTarget):
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         if "information_schema" in sql:
-            return list(self.columns)
+            return [(*column, "varchar") for column in self.columns]
         self.said.append((sql, list(values)))
         if sql.startswith(("CREATE TABLE", "ALTER")):
             self.columns = [("id", ""), ("v%", "")]

@@ -47,7 +47,7 @@ class Database(MySqlTarget):
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         if "information_schema" in sql:
-            return [("k", ""), ("v", "")]
+            return [("k", "", "decimal"), ("v", "", "varchar")]
         if sql.startswith("DELETE"):
             self.deleted.append(list(values))
         return []
@@ -73,3 +73,37 @@ def test_a_delete_takes_no_neighbour_of_a_long_number_along(keyed: bool) -> None
     wanted = [[Decimal("10000000000000000001"), *rest], ["no number", *rest]]
     assert database.deleted == wanted
     assert isinstance(database.deleted[0][0], Decimal)
+
+
+def test_a_row_without_a_key_is_told_by_all_that_it_holds() -> None:
+    """A document is compared as one, a text to the last letter, an element also by its number."""
+
+    class Asked(Database):
+        def __init__(self) -> None:
+            super().__init__()
+            self.sql = ""
+
+        def execute(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+            if "information_schema" in sql:
+                kinds = {"j": "json", "t": "varchar", "m": "json", "e": "enum", "v": "vector"}
+                return [(name, "", kind) for name, kind in kinds.items()]
+            self.sql = sql if sql.startswith("DELETE") else self.sql
+            return super().execute(sql, values)
+
+    kinds = {"j": "json", "t": "varchar", "m": "longtext", "e": "enum", "v": "vector"}
+    columns = tuple(Column(n, name, SqlType(kind)) for n, (name, kind) in enumerate(kinds.items()))
+    table = TableSchema(TableId("d", "t"), 0, 0, columns, ())
+    document = "CAST(CONVERT(JSON_EXTRACT({},'$') USING utf8mb4) AS BINARY)"
+    text = "CAST(CONVERT(`{}` USING utf8mb4) AS BINARY)<=>CAST(%s AS BINARY)"
+    documents = [
+        document.format(f"CONVERT(`{name}` USING utf8mb4)") + "<=>" + document.format("%s")
+        for name in ("j", "m")
+    ]
+    for element, compared in ((2, "`e`<=>%s"), ("y", text.format("e"))):
+        database = Asked()
+        old = {"j": '{"a":1}', "t": "x ", "m": "[1]", "e": element, "v": "[1]"}
+        row = ArrivedRow(table, Op.DELETE, 1, old, None, Where("t[0]", 7))
+        Applier(database, ConsumeFindings()).take([row])
+        where = " AND ".join([documents[0], text.format("t"), documents[1], compared])
+        assert database.sql == f"DELETE FROM `d`.`t` WHERE {where} LIMIT 1"
+        assert database.deleted == [['{"a":1}', "x ", "[1]", element]]

@@ -27,6 +27,7 @@ from rowferry.downstream.consume.arrival import (
 )
 from rowferry.downstream.consume.checks import ConsumeFindings
 from rowferry.downstream.consume.mysql_target import MySqlTarget, quoted, quoted_table
+from rowferry.mysql.type_facts import same_value
 
 _DELETES_AT_ONCE: Final = 500
 _KEY_TEXT: Final = 255  # characters of a text in a key, where nothing tells its length
@@ -40,10 +41,17 @@ _NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?", re.ASCII)
 
 @dataclass(slots=True)
 class _Target:
-    """A table of the database: lower-case names of its columns, and of those that may be set."""
+    """A table of the database: lower-case names of its columns, some by what they are.
+
+    Attributes:
+        columns: all of them.
+        settable: those that may be set.
+        documents: those that hold JSON, which the database writes in its own way.
+    """
 
     columns: set[str]
     settable: set[str]
+    documents: set[str]
 
 
 class Applier:
@@ -133,14 +141,15 @@ class Applier:
     def _look(self, table: TableId) -> _Target:
         """Return a table as it is; one without columns is not there."""
         columns = self._target.execute(
-            "SELECT column_name, extra FROM information_schema.columns "
+            "SELECT column_name, extra, data_type FROM information_schema.columns "
             "WHERE table_schema = %s AND table_name = %s",
             table,
         )
         # MySQL says DEFAULT_GENERATED of a default that is computed; such a column may be set.
-        computed = {n.lower() for n, extra in columns if "GENERATED" in extra.split()}
-        names = {n.lower() for n, _ in columns}
-        return _Target(names, names - computed)
+        computed = {n.lower() for n, extra, _ in columns if "GENERATED" in extra.split()}
+        documents = {n.lower() for n, _, of_type in columns if of_type == "json"}
+        names = {n.lower() for n, *_ in columns}
+        return _Target(names, names - computed, documents)
 
     # --- rows ------------------------------------------------------------------------------------
 
@@ -180,15 +189,17 @@ class Applier:
     def _apply_keyless(self, row: ArrivedRow) -> None:
         if row.op is not Op.INSERT and row.before is not None:
             there = self._have_table(row.table)
-            names = [
-                n
-                for n in row.before
-                # A JSON document never equals a text in SQL.
-                if n.lower() in there.settable and row.table.column(n).type.kind is not Kind.JSON
-            ]
-            fits = " AND ".join(f"{_name(n)} <=> %s" for n in names)
-            values = [_compared(row.table.column(n), row.before[n]) for n in names]
-            self._target.execute(f"DELETE FROM {_table(row.table)} WHERE {fits} LIMIT 1", values)
+            fits, values = [], []
+            for name, value in row.before.items():
+                column = row.table.column(name)
+                kind = Kind.JSON if name.lower() in there.documents else _kind_of(column, value)
+                same = same_value(kind, _name(name))
+                if same is not None and name.lower() in there.settable:
+                    fits.append("%s".join(same))
+                    values.append(_compared(column, value))
+            self._target.execute(
+                f"DELETE FROM {_table(row.table)} WHERE {' AND '.join(fits)} LIMIT 1", values
+            )
         if row.after is not None:
             self._write("INSERT", row.table, [row.after])
 
@@ -239,6 +250,12 @@ def _compared(column: Column, value: Any) -> Any:
     """
     is_text = column.type.kind is Kind.DECIMAL and isinstance(value, str)
     return Decimal(value) if is_text and _NUMBER.fullmatch(value) else value
+
+
+def _kind_of(column: Column, value: Any) -> Kind:
+    """Return the kind by which a value is compared; elements may come as their numbers."""
+    by_number = column.type.kind in (Kind.ENUM, Kind.SET) and not isinstance(value, str)
+    return Kind.INTEGER if by_number else column.type.kind
 
 
 def _name(name: str) -> str:

@@ -31,6 +31,7 @@ from rowferry.flow.encode.sql_rows.frame import (
     written_columns,
 )
 from rowferry.flow.encode.sql_rows.reader import read_frame
+from rowferry.mysql.type_facts import same_value
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
 from rowferry.spec.sink_traits import SinkTraits
@@ -38,7 +39,6 @@ from rowferry.spec.sink_traits import SinkTraits
 _QUOTE: Final = ord("'")
 _BARE: Final = frozenset({Kind.INTEGER, Kind.YEAR, Kind.BIT})
 _FLOATS: Final = frozenset({Kind.FLOAT, Kind.DOUBLE})
-_WORDS: Final = frozenset({Kind.TEXT, Kind.JSON, Kind.ENUM, Kind.SET})
 
 
 class SqlRows(DatabaseCodec):
@@ -89,20 +89,15 @@ class SqlRows(DatabaseCodec):
         return [*parts, key_end(table)]
 
     def _old_row(self, layout: Layout, table: TableSchema, own: Sequence[Field]) -> list[Part]:
-        """Return the parts of `(a<=>v AND …) OR ` with all columns."""
+        """Return the parts of `(a<=>v AND …) OR ` with all columns that can be compared."""
         parts: list[Part] = []
         for field in own:
-            if field.column.type.kind is Kind.VECTOR:
-                continue  # servers differ in how they could be compared
-            name = quoted(field.column.name).encode()
+            same = same_value(field.column.type.kind, quoted(field.column.name))
+            if same is None:
+                continue
+            lead, end = (part.encode() for part in same)
             cell = self._cell(layout, table, field, compared=True)
-            lead = b" AND " if parts else b"("
-            if field.column.type.kind in _WORDS:
-                # Rows that differ in case, accents or spaces at the end are others.
-                name = b"CAST(CONVERT(%s USING utf8mb4) AS BINARY)" % name
-                parts += [lead + name + b"<=>CAST(", cell, b" AS BINARY)"]
-            else:
-                parts += [lead + name + b"<=>", cell]
+            parts += [(b" AND " if parts else b"(") + lead, cell, *([end] if end else [])]
         return [*parts, b")" + key_end(table)]
 
     def _cell(

@@ -168,6 +168,8 @@ def misfit(table: TableSchema, target: TargetTable[TargetColumn], tidb: bool = F
         lambda name: hidden.get(name.lower(), "") or "add it there",
     )
     words = words or _misfit_of_fillings(table, target)
+    if not words and not table.handle_key:
+        words = _misfit_of_documents(written, table, target)
     if words or not table.handle_key:
         return words
     ours = [{c.lower() for c in i.columns} for i in table.indexes if i.primary or i.unique]
@@ -217,6 +219,22 @@ def _misfit_of_fillings(table: TableSchema, target: TargetTable[TargetColumn]) -
             return (
                 f"{where} has column {column.name!r} as NOT NULL, and the source's may be NULL; "
                 "let it be NULL there"
+            )
+    return ""
+
+
+def _misfit_of_documents(
+    written: Iterable[Column], table: TableSchema, target: TargetTable[TargetColumn]
+) -> str:
+    """Return which text would not be found again in a table without a key, and the cure."""
+    for column in written:
+        there = target.columns[column.name.lower()]
+        if column.type.kind is Kind.TEXT and there.type_name == "json":
+            return (
+                f"{place_of(table)} has column {column.name!r} as json, which is written in the "
+                f"server's own way, and the source's is {column.type.sql}: without a key its rows "
+                "are found by their texts, which are others there; make the column longtext "
+                "there, with the source's texts in it, or give the table a key on both sides"
             )
     return ""
 

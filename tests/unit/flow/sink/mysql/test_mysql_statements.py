@@ -157,6 +157,40 @@ def test_a_keyless_row_is_told_by_all_its_columns_and_changed_in_order() -> None
         frame(schema, [(Op.UPDATE, None, two)])
 
 
+def test_a_document_is_compared_as_the_server_writes_it() -> None:
+    """Servers write keys in an order of their own, and numbers as what they hold them for."""
+    schema = table(a=SqlType("json"), f=SqlType("float"), e=SqlType("enum", elements=("x", "y")))
+    old = {"a": '{"b": 1.50, "a": "\\"}', "f": np.float32(0.1), "e": 2}
+    made = frame(schema, [(Op.DELETE, old, None), (Op.DELETE, dict.fromkeys(old), None)])
+    document = "CAST(CONVERT(JSON_EXTRACT({},'$') USING utf8mb4) AS BINARY)"
+    here = document.format("CONVERT(`a` USING utf8mb4)")
+    word = "CAST(CONVERT(`e` USING utf8mb4) AS BINARY)<=>CAST({} AS BINARY)"
+    given = f"_utf8mb4 x'{str(old['a']).encode().hex()}'"
+    assert [s.sql.decode().partition("WHERE ")[2] for s in in_order(made, how=replacing)] == [
+        f"({here}<=>{document.format(text)} AND `f`<=>{number} AND {word.format(element)}) LIMIT 1"
+        for text, number, element in (
+            (given, "0.10000000149011612", "'y'"),
+            ("NULL", "NULL", "NULL"),
+        )
+    ]
+
+
+def test_texts_that_the_downstream_writes_anew_are_refused_without_a_key() -> None:
+    """MariaDB's JSON is a text, in the words of whoever wrote it."""
+    kinds = {"id": SqlType("int"), "a": SqlType("longtext")}
+    columns = {
+        "id": TargetColumn("int", "int", 0, False),
+        "a": TargetColumn("json", "json", 0, False),
+    }
+    target = TargetTable(columns, {"PRIMARY": {"id"}})
+    assert misfit(table(("id",), **kinds), target) == ""
+    words = misfit(table(**kinds), target)
+    assert "'a' as json" in words and "make the column longtext there" in words
+    assert misfit(table(id=kinds["id"], a=SqlType("json")), target) == ""
+    columns["a"] = TargetColumn("longtext", "longtext", 0, False)
+    assert misfit(table(**kinds), target) == ""
+
+
 def test_statements_are_cut_by_rows_and_bytes() -> None:
     schema = table(("id",))
     made = frame(schema, [(Op.INSERT, None, row(i, i, "y" * 50)) for i in range(10)])
