@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rowferry.change.chunk import Op, Rows
-from rowferry.change.sqltype import SqlType
+from rowferry.change.sqltype import Kind, SqlType
 from rowferry.change.table import Column, TableSchema
 from rowferry.change.typed_columns import (
     COMMIT_TS,
@@ -24,6 +24,7 @@ from rowferry.change.typed_columns import (
 from rowferry.errors import BadInput, EncodeError
 
 BEFORE: Final = "_before"
+_WITH_SPACES: Final = frozenset({"varchar", "tinytext", "text", "mediumtext", "longtext"})
 
 
 class LakeColumns:
@@ -143,3 +144,58 @@ class LakeColumns:
                 "'string' in a new changefeed"
             )
         return converted
+
+
+def keeps_values(old: SqlType, new: SqlType, kind: str) -> bool:
+    """Return whether every value of a type is the same in another that the lake can follow."""
+    match new.kind:
+        case Kind.FLOAT | Kind.DOUBLE:  # FLOAT(7,2) rounds
+            return new.scale is None or (old.scale is not None and new.scale >= old.scale)
+        case Kind.DECIMAL:
+            same = old.kind is Kind.DECIMAL and old.fraction_digits == new.fraction_digits
+            return same or kind != "string"
+        case Kind.BINARY if new.name == "binary":  # filled with zeros
+            return old.name == "binary" and old.size == new.size
+        case Kind.BINARY:
+            return (old.name == "geometry") == (new.name == "geometry")
+        case Kind.TEXT if new.name == "char":  # without spaces at the end
+            return old.kind is not Kind.TEXT or old.name not in _WITH_SPACES
+        case Kind.ENUM | Kind.SET:
+            return old.kind is new.kind and _keeps_names(old, new)
+        case Kind.INTEGER | Kind.BIT:
+            return True
+        case Kind.TEXT if new.name in _WITH_SPACES:
+            return True
+    return old.name == new.name
+
+
+def _keeps_names(old: SqlType, new: SqlType) -> bool:
+    """Return whether the elements of an ENUM or SET are written as before, a SET's in their order.
+
+    One that is there no more was in no row, unless it is spelled otherwise now.
+    """
+    spelled = {name.casefold() for name in new.elements}
+    if any(name.casefold() in spelled for name in set(old.elements) - set(new.elements)):
+        return False
+    left = [name for name in old.elements if name in new.elements]
+    return new.kind is Kind.ENUM or left == [name for name in new.elements if name in old.elements]
+
+
+def is_wider(old: str, new: str) -> bool:
+    """Return whether every value of a type has an equal one in another."""
+    if old == "float" and new == "double":
+        return True
+    narrow, wide = _digits(old), _digits(new)
+    if narrow is None or wide is None:
+        return False
+    (digits, scale), (more, behind) = narrow, wide
+    return behind >= scale and more - behind >= digits - scale
+
+
+def _digits(kind: str) -> tuple[int, int] | None:
+    if kind == "long":
+        return 19, 0
+    if not kind.startswith("decimal("):
+        return None
+    digits, scale = kind[8:-1].split(",")
+    return int(digits), int(scale)

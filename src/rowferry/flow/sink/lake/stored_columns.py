@@ -17,7 +17,7 @@ from rowferry.change.sqltype import Kind, SqlType
 from rowferry.change.table import Column, TableSchema
 from rowferry.change.typed_columns import typed
 from rowferry.errors import BadInput, SchemaChangeRefused
-from rowferry.flow.sink.lake.columns import BEFORE, LakeColumns
+from rowferry.flow.sink.lake.columns import BEFORE, LakeColumns, is_wider, keeps_values
 
 _NOT_PLAIN: Final = frozenset(" ,;{}()\n\t=")  # in names of columns without a mapping
 _CHOICES: Final = (
@@ -26,7 +26,6 @@ _CHOICES: Final = (
 )
 _ID, _PHYSICAL = "delta.columnMapping.id", "delta.columnMapping.physicalName"
 _SOURCE, _SCALE, _TYPE = "rowferry.column", "rowferry.scale", "rowferry.type"
-_WITH_SPACES: Final = frozenset({"varchar", "tinytext", "text", "mediumtext", "longtext"})
 _IMPLICIT: Final[dict[Kind, Any]] = {
     Kind.INTEGER: 0,
     Kind.YEAR: 0,
@@ -366,7 +365,7 @@ def _needs_cast(old: StoredField, new: StoredField, table: TableSchema, lake: La
         timed = table.column(new.name).type.kind in (Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME)
         if not timed:
             return False
-    elif _is_wider(old.kind, new.kind) and not lake.changelog:
+    elif is_wider(old.kind, new.kind) and not lake.changelog:
         return True
     raise SchemaChangeRefused(
         f"{table.id}: the type of column {new.name!r} changed to {table.column(new.name).type.sql} "
@@ -381,66 +380,11 @@ def _require_values(old: StoredField, new: StoredField, table: TableSchema) -> N
         before = SqlType.from_json(json.loads(old.source_type))
     except (ValueError, RecursionError, BadInput):
         return  # of a table, or with a type, that another version wrote
-    if not _keeps_values(before, column.type, new.kind):
+    if not keeps_values(before, column.type, new.kind):
         raise SchemaChangeRefused(
             f"{table.id}: the type of column {new.name!r} changed from {before.sql} to "
             f"{column.type.sql}, by which the source may have changed older rows; {_CHOICES}"
         )
-
-
-def _keeps_values(old: SqlType, new: SqlType, kind: str) -> bool:
-    """Return whether every value of a type is the same in another that the lake can follow."""
-    match new.kind:
-        case Kind.FLOAT | Kind.DOUBLE:  # FLOAT(7,2) rounds
-            return new.scale is None or (old.scale is not None and new.scale >= old.scale)
-        case Kind.DECIMAL:
-            same = old.kind is Kind.DECIMAL and old.fraction_digits == new.fraction_digits
-            return same or kind != "string"
-        case Kind.BINARY if new.name == "binary":  # filled with zeros
-            return old.name == "binary" and old.size == new.size
-        case Kind.BINARY:
-            return (old.name == "geometry") == (new.name == "geometry")
-        case Kind.TEXT if new.name == "char":  # without spaces at the end
-            return old.kind is not Kind.TEXT or old.name not in _WITH_SPACES
-        case Kind.ENUM | Kind.SET:
-            return old.kind is new.kind and _keeps_names(old, new)
-        case Kind.INTEGER | Kind.BIT:
-            return True
-        case Kind.TEXT if new.name in _WITH_SPACES:
-            return True
-    return old.name == new.name
-
-
-def _keeps_names(old: SqlType, new: SqlType) -> bool:
-    """Return whether the elements of an ENUM or SET are written as before, a SET's in their order.
-
-    One that is there no more was in no row, unless it is spelled otherwise now.
-    """
-    spelled = {name.casefold() for name in new.elements}
-    if any(name.casefold() in spelled for name in set(old.elements) - set(new.elements)):
-        return False
-    left = [name for name in old.elements if name in new.elements]
-    return new.kind is Kind.ENUM or left == [name for name in new.elements if name in old.elements]
-
-
-def _is_wider(old: str, new: str) -> bool:
-    """Return whether every value of a type has an equal one in another."""
-    if old == "float" and new == "double":
-        return True
-    narrow, wide = _digits(old), _digits(new)
-    if narrow is None or wide is None:
-        return False
-    (digits, scale), (more, behind) = narrow, wide
-    return behind >= scale and more - behind >= digits - scale
-
-
-def _digits(kind: str) -> tuple[int, int] | None:
-    if kind == "long":
-        return 19, 0
-    if not kind.startswith("decimal("):
-        return None
-    digits, scale = kind[8:-1].split(",")
-    return int(digits), int(scale)
 
 
 def arrow_type(kind: str) -> pa.DataType:
