@@ -124,3 +124,25 @@ def test_refused_at_creation_and_later(scene: Scene) -> None:
         feed.catch_up()
     with pytest.raises(BadRoute):  # whoever runs it again is told the same
         feed.run()
+
+
+def test_a_name_goes_to_another_table_where_the_log_says_so(scene: Scene) -> None:
+    """In one stretch of the log, and read by a feed that begins anew behind it."""
+    rule = '[sink]\ndispatchers = [{matcher = ["*.*"], target-table = "all"}]'
+    scene.sql("CREATE TABLE a (id INT PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    feed = scene.feed(config=rule)
+    feed.catch_up()
+    scene.sql(
+        "INSERT INTO a VALUES (2)",
+        "DROP TABLE a",
+        "CREATE TABLE b (id INT PRIMARY KEY)",
+        "DROP TABLE b",
+        "CREATE TABLE c (id INT PRIMARY KEY)",
+        "INSERT INTO c VALUES (3)",
+        "RENAME TABLE c TO d",
+        "INSERT INTO d VALUES (4)",
+    )
+    feed.catch_up()
+    scene.sql("INSERT INTO d VALUES (5)")
+    feed.run()
+    assert [_shown(c) for c in feed.changes("all")] == [f"INSERT {i}" for i in range(1, 6)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 from rowferry.change.chunk import DdlKind, Op, Rows, SchemaChange, make_rows
 from rowferry.change.dialect import SourceDialect
 from rowferry.change.plan import Receipt, Segment, Stretch, TableSlice
-from rowferry.change.position import RangeProgress
+from rowferry.change.position import RangeProgress, Stage
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.control.feed.lease import Claim, Holder
@@ -32,11 +32,11 @@ NAME = TableId("shop", "orders")
 START = 1_700_000_000_000 << 18
 
 
-def _table(version: int, *names: str) -> TableSchema:
+def _table(version: int, *names: str, id: TableId = NAME, table_id: int = 7) -> TableSchema:
     columns = [Column(1, "id", SqlType("bigint"), nullable=False)]
     columns += [Column(2 + i, n, SqlType("varchar", length=20)) for i, n in enumerate(names)]
     primary = Index(1, "PRIMARY", ("id",), unique=True, primary=True)
-    return TableSchema(NAME, 7, version, tuple(columns), (primary,))
+    return TableSchema(id, table_id, version, tuple(columns), (primary,))
 
 
 @dataclass
@@ -45,16 +45,64 @@ class Script:
 
     Attributes:
         most: how many transactions one stretch takes.
+        most_changes: how many DDLs in a row one stretch takes.
         now: the source's clock; an idle stretch moves the watermark there.
+        first: versions that are met by the first stretch, whether it has rows of them or not.
+        tables: of which table an entry's rows are, by its place, where it is not `NAME`.
+        left: ids of tables that are gone behind an entry, by its place.
     """
 
     entries: list[list[int] | SchemaChange] = field(default_factory=list)
     versions: list[TableSchema] = field(default_factory=lambda: [_table(START, "note")])
     most: int = 2
+    most_changes: int = 1
     now: int = 0
+    first: list[TableSchema] = field(default_factory=list)
+    tables: dict[int, TableId] = field(default_factory=dict)
+    left: dict[int, int] = field(default_factory=dict)
 
     def commit(self, *ids: int) -> None:
         self.entries.append(list(ids))
+
+    def begin_with(self, *names: TableId) -> None:
+        """Have these tables, and no other, before the first entry."""
+        self.first = [
+            _table(START, "note", id=name, table_id=10 + i) for i, name in enumerate(names)
+        ]
+        self.versions = list(self.first)
+
+    def commit_to(self, name: TableId, *ids: int) -> None:
+        self.tables[len(self.entries)] = name
+        self.commit(*ids)
+
+    def create(self, name: TableId) -> None:
+        at = self.ts(len(self.entries))
+        table = _table(at, "note", id=name, table_id=100 + len(self.entries))
+        self.versions.append(table)
+        query = f"CREATE TABLE {name} (id bigint PRIMARY KEY, note varchar(20))"
+        self.entries.append(SchemaChange(at, DdlKind.CREATE_TABLE, query, name, table))
+
+    def drop(self, name: TableId) -> None:
+        at = self.ts(len(self.entries))
+        last = self.version_of(name, at)
+        change = SchemaChange(at, DdlKind.DROP_TABLE, f"DROP TABLE {name}", name)
+        self.entries.append(replace(change, dropped_table_id=last.table_id, last_schema=last))
+        self.let_go(name)
+
+    def rename(self, old: TableId, new: TableId) -> None:
+        at = self.ts(len(self.entries))
+        table = replace(self.version_of(old, at), id=new, version=at)
+        self.versions.append(table)
+        query = f"RENAME TABLE {old} TO {new}"
+        self.entries.append(SchemaChange(at, DdlKind.RENAME_TABLE, query, new, table, old))
+
+    def let_go(self, name: TableId) -> None:
+        """Let a table be gone behind the last entry, whatever that says."""
+        place = len(self.entries) - 1
+        self.left[place] = self.version_of(name, self.ts(place)).table_id
+
+    def version_of(self, name: TableId, at: int) -> TableSchema:
+        return [v for v in self.versions if v.version <= at and v.id == name][-1]
 
     def add_column(self, name: str) -> None:
         at = self.ts(len(self.entries))
@@ -68,7 +116,7 @@ class Script:
         return START + place + 1
 
     def version_at(self, place: int) -> TableSchema:
-        return [v for v in self.versions if v.version <= self.ts(place)][-1]
+        return self.version_of(self.tables.get(place, NAME), self.ts(place))
 
     def ids(self) -> list[int]:
         return [i for e in self.entries if isinstance(e, list) for i in e]
@@ -134,23 +182,38 @@ class ScriptedSource:
         return position
 
 
+def _progress(table: TableSchema) -> RangeProgress:
+    ids = (table.table_id, table.table_id, table.table_id)
+    return RangeProgress(*table.id, *ids, "", "", Stage.LOG)
+
+
 class ScriptedPlanner:
     """The driver's half of a scripted source."""
 
     def __init__(self, script: Script, start: int, versions: tuple[TableSchema, ...]) -> None:
         self.script, self.next = script, start
-        self._known = {v.version for v in versions}
+        self._known = {(v.table_id, v.version) for v in versions}
         self._met: list[TableSchema] = []
 
     def plan(self, appetite: Appetite) -> Stretch:
         script, start = self.script, self.next
-        end, change = start, None
-        last = (appetite.until_place or {}).get("next", len(script.entries))
-        while end < min(last, len(script.entries)) and end - start < script.most and change is None:
-            entry = script.entries[end]
-            change = entry if isinstance(entry, SchemaChange) else None
-            end += change is None
-        self.next = end + (change is not None)
+        end = start
+        last = min(len(script.entries), (appetite.until_place or {}).get("next", 1 << 62))
+        changes: list[SchemaChange] = []
+        while end < last and isinstance(script.entries[end], list) and end - start < script.most:
+            if script.tables.get(end) != script.tables.get(start):
+                break
+            end += 1
+        self.next = end
+        while self.next < last and end - start < script.most:
+            entry = script.entries[self.next]
+            if not isinstance(entry, SchemaChange) or len(changes) == script.most_changes:
+                break
+            changes.append(entry)
+            self.next += 1
+        if not start:
+            for table in script.first:
+                self._meet(table)
         segments: tuple[Segment, ...] = ()
         if end > start:
             table = script.version_at(start)
@@ -158,23 +221,27 @@ class ScriptedPlanner:
             slices = (TableSlice(table.id, table.table_id, table.version),)
             read = {"from": start, "until": end}
             segments = (Segment(0, read, slices, script.ts(start), script.ts(end - 1), 100),)
-        if change is not None and change.schema is not None:
-            self._meet(change.schema)
+        for change in changes:
+            if change.schema is not None:
+                self._meet(change.schema)
+        left = tuple(i for place, i in script.left.items() if start <= place < self.next)
         at_end = self.next == len(script.entries)
         reached = script.ts(self.next - 1) if self.next else None
         if at_end and script.now:
             reached = max(reached or 0, script.now)
         return Stretch(
             segments,
-            (change,) if change is not None else (),
+            tuple(changes),
             {"next": self.next},
+            tuple(_progress(t) for t in script.first if not start and t.table_id not in left),
+            left,
             watermark=reached,
             caught_up=at_end,
         )
 
     def _meet(self, table: TableSchema) -> None:
-        if table.version not in self._known:
-            self._known.add(table.version)
+        if (table.table_id, table.version) not in self._known:
+            self._known.add((table.table_id, table.version))
             self._met.append(table)
 
     def place_reached(self, place: Mapping[str, Any]) -> PlannerPosition:

@@ -8,6 +8,7 @@ from rowferry.change.chunk import SchemaChange
 from rowferry.change.plan import Stretch
 from rowferry.change.table import TableId, TableSchema
 from rowferry.flow.decide.decisions import Decisions
+from rowferry.flow.decide.table_route import WrittenNames
 
 
 class KnownVersions(Mapping[tuple[int, int], TableSchema]):
@@ -19,6 +20,7 @@ class KnownVersions(Mapping[tuple[int, int], TableSchema]):
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], TableSchema] = {}
+        self._stored: frozenset[tuple[int, int]] = frozenset()  # when they were restored
         self.fresh: list[TableSchema] = []
 
     def __getitem__(self, key: tuple[int, int]) -> TableSchema:
@@ -33,6 +35,7 @@ class KnownVersions(Mapping[tuple[int, int], TableSchema]):
     def restore(self, stored: Iterable[TableSchema]) -> None:
         """Know what is stored, and nothing else."""
         self._known = {(v.table_id, v.version): v for v in stored}
+        self._stored = frozenset(self._known)
         self.fresh.clear()
 
     def meet(self, versions: Collection[TableSchema]) -> None:
@@ -75,6 +78,41 @@ class KnownVersions(Mapping[tuple[int, int], TableSchema]):
             and counts(v)
         ]
         return max(older, key=lambda v: v.version, default=None)
+
+    def changes_seen(self, decide: Decisions, stretch: Stretch) -> tuple[SchemaChange, ...]:
+        """Return the schema changes of a stretch as readers of the sink see them."""
+        names, seen = self._names_before(decide, stretch.schema_changes), []
+        for change in stretch.schema_changes:
+            seen.append(decide.change_seen_as(change, self.before(change), names))
+            names.follow(change)
+        return tuple(seen)
+
+    def check_names(self, decide: Decisions, stretch: Stretch) -> None:
+        """Refuse a stretch in which two tables come to be written under one name.
+
+        Raises:
+            BadRoute: they do, before its schema changes or by one of them.
+        """
+        names = self._names_before(decide, stretch.schema_changes, stretch.watermark)
+        names.check()
+        for change in stretch.schema_changes:
+            names.check_change(change)
+            names.follow(change)
+
+    def _names_before(
+        self, decide: Decisions, changes: Collection[SchemaChange], until: int | None = None
+    ) -> WrittenNames:
+        """Return the names that are written before schema changes, which come next.
+
+        What is stored of tables behind `until` does not count: a plan that was taken back met them.
+        """
+        newest: dict[int, TableSchema] = {}
+        if decide.renames:
+            made = {(c.schema.table_id, c.schema.version) for c in changes if c.schema}
+            ahead = {k for k in self._stored if until is not None and k[1] > until}
+            for key in sorted(self._known.keys() - made - ahead):
+                newest[key[0]] = self._known[key]
+        return decide.names(newest.values())
 
     def check_masks(self, decide: Decisions, stretch: Stretch) -> None:
         """Refuse fresh versions in which something that was masked no longer is.

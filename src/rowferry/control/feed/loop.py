@@ -153,9 +153,7 @@ def has_made_changes(store: MetaStore, changefeed: str, flow: Flow, pending: Pla
 
 def _seen_by_readers(plan: Plan, flow: Flow, versions: KnownVersions) -> Plan:
     """Return a plan with its schema changes as readers of the sink see them."""
-    changes = tuple(
-        flow.decide.change_seen_as(c, versions.before(c)) for c in plan.stretch.schema_changes
-    )
+    changes = versions.changes_seen(flow.decide, plan.stretch)
     return plan.with_(stretch=replace(plan.stretch, schema_changes=changes))
 
 
@@ -208,6 +206,7 @@ class Loop:
             hides_key=flow.decide.hides_key,
         )
         self._planner: Planner | None = None
+        self._names_judged = False  # since it was opened: by the settings of now
         self._hears = False  # whether it is a `HasNews` one: asked once, it costs
         self._versions = KnownVersions()
         self._specs: dict[int, ChangefeedSpec] = {}  # of the plan that was run last
@@ -310,6 +309,9 @@ class Loop:
                 warnings=planner.warnings(),
             )
         try:
+            if self._versions.fresh or stretch.schema_changes or not self._names_judged:
+                self._versions.check_names(self._flow.decide, stretch)
+                self._names_judged = True
             plan = self._make_plan(stretch, self._quarantine.of_plan(self._versions))
             with self._stages.measured("record"):
                 self._store.record(self._claim, plan, tuple(self._versions.fresh))
@@ -425,6 +427,7 @@ class Loop:
         state = self._store.state(self._id)
         self._published, self.watermark = state.micro_batch, state.watermark
         self._versions.restore(state.versions)
+        self._names_judged = False
         self._planner = self._flow.capture.planner(
             self._flow.decide, state.position, state.ranges, state.versions
         )
@@ -503,12 +506,21 @@ class Loop:
         if plan.stretch.schema_changes:
             dropped = {c.dropped_table_id for c in plan.stretch.schema_changes}
             self._versions.forget(self.watermark, dropped)
+        if self._flow.decide.renames:
+            self._forget_left(plan.stretch)
         took = time.monotonic() - began
         if any(s.beside for s in plan.stretch.segments):
             self._reread_pace.took(plan.stretch.segments, took)
         else:
             self._pace.took(plan.stretch.segments, took)
         return self._step(plan, receipts, replayed, took)
+
+    def _forget_left(self, stretch: Stretch) -> None:
+        """Forget tables that have left without a word: others may be written under their names."""
+        if len(stretch.gone_ranges) > len(stretch.schema_changes):
+            there = {version.table_id for version in self._store.state(self._id).versions}
+            left = {table_id for table_id, _ in self._versions} - there
+            self._versions.forget(self.watermark, left)
 
     def _has_rows_of(self, plan: Plan, replayed: bool) -> bool:
         """Return whether an earlier run came so far that rows must not be written again.

@@ -248,7 +248,7 @@ class Running:
         flow = assemble(whole)
         self.recent_changes.begin(flow.sample)
         self.target_tables = ()  # the sink may be another one
-        flow.decide.claim_names(state.versions)
+        flow.decide.check_salt()
         until = Until(commit_ts=state.spec.target_ts or None)
         runner = self._conditions.runner(self.id)
         loop = Loop(

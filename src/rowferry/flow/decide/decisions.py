@@ -33,7 +33,7 @@ from rowferry.flow.decide.key_split import split_in_halves
 from rowferry.flow.decide.row_policy import Stamps, by_policy, without_old_rows
 from rowferry.flow.decide.table_filter import TableFilter
 from rowferry.flow.decide.table_flags import COMMIT_TS, TableFlags
-from rowferry.flow.decide.table_route import TableRoutes
+from rowferry.flow.decide.table_route import TableRoutes, WrittenNames
 from rowferry.flow.decide.transformed_ddl import statement_for_readers
 from rowferry.flow.decide.transforms import TransformedTable, Transforms
 from rowferry.spec.active_active import read_active_active
@@ -207,17 +207,22 @@ class Decisions:
             )
         return [f"left out: tables {words}"]
 
-    def claim_names(self, tables: Iterable[TableSchema]) -> None:
-        """Note under which names the captured tables are written, at the beginning of a run.
+    def check_salt(self) -> None:
+        """Refuse another salt of hashes than the changefeed began with.
 
         Raises:
-            BadRoute: two of them would be written under one name.
-            BadTransform: the salt of hashes is another one than it was.
+            BadTransform: it is another one.
         """
         self._transforms.check_salt()
-        for table in tables:
-            if self.captures(table):
-                self._routes.claim(table.id)
+
+    @property
+    def renames(self) -> bool:
+        """Whether tables are written under other names than their own."""
+        return self._routes.any
+
+    def names(self, tables: Iterable[TableSchema] = ()) -> WrittenNames:
+        """Return the names under which these tables are written, as far as they are captured."""
+        return WrittenNames(self._routes, self.captures, tables)
 
     def keeps_schema_change(self, change: SchemaChange) -> bool:
         """Return whether this schema change goes downstream.
@@ -395,17 +400,23 @@ class Decisions:
         if self.captures(old) and self.captures(new):
             self._transforms.follow(old, new)
 
-    def change_seen_as(self, change: SchemaChange, old: TableSchema | None = None) -> SchemaChange:
+    def change_seen_as(
+        self,
+        change: SchemaChange,
+        old: TableSchema | None = None,
+        names: WrittenNames | None = None,
+    ) -> SchemaChange:
         """Return a schema change as readers of the sink see it: names, and the statement's text.
 
-        `old` is the table's version before it, where there is one.
+        `old` is the table's version before it, where there is one; `names` are those of all
+        captured tables before it.
 
         Raises:
             BadTransform: its statement would have to be written anew, and cannot be.
-            BadRoute: it brings a second table to a name, or its names cannot be replaced.
+            BadRoute: its names cannot be replaced.
             BadColumnSelector: the table would lose its key.
         """
-        seen = self._routes.seen(change)
+        seen = self._routes.seen(change, names or self.names())
         if self._transforms.any and seen.schema is not None and seen.kind not in _VIEWS:
             before = self._look(old) if old is not None else None
             after = self._look(seen.schema)

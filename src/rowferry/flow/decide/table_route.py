@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.dialect import SourceDialect
-from rowferry.change.table import TableId
+from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadFilterRule, BadRoute, BadStatement
 from rowferry.flow.decide.table_filter import TableFilter
 from rowferry.spec.rules.dispatch import DispatchRule
@@ -24,10 +24,7 @@ class _Route:
 
 
 class TableRoutes:
-    """`target-schema` and `target-table` of the dispatch rules; the first with one that fits.
-
-    Remembers, for one run, which table has which name, so that no two come to share one.
-    """
+    """`target-schema` and `target-table` of the dispatch rules; the first with one that fits."""
 
     def __init__(
         self, rules: Sequence[DispatchRule], case_sensitive: bool, dialect: SourceDialect
@@ -42,7 +39,6 @@ class TableRoutes:
         self.any = bool(routed)
         self._dialect = dialect
         self._routes = [_read(r, case_sensitive) for r in routed]
-        self._holders: dict[TableId, TableId] = {}  # by the name that is written
 
     def target(self, table: TableId) -> TableId:
         """Return the name under which a table (or, without a table's name, a database) is written.
@@ -74,31 +70,16 @@ class TableRoutes:
             )
         return TableId(next(iter(targets), database.database), "")
 
-    def claim(self, table: TableId) -> None:
-        """Note that a table is written.
-
-        Raises:
-            BadRoute: another table has the same name there.
-        """
-        if not self.any:
-            return
-        target = self.target(table)
-        holder = self._holders.setdefault(target, table)
-        if holder != table:
-            raise BadRoute(
-                f"{holder} and {table} would both be written as {target}; give one of them another "
-                "target-schema or target-table in sink.dispatchers, or leave it out by filter.rules"
-            )
-
-    def seen(self, change: SchemaChange) -> SchemaChange:
+    def seen(self, change: SchemaChange, names: WrittenNames) -> SchemaChange:
         """Return a schema change with the names that are written, also in its statement.
 
+        `names` are those in force before it.
+
         Raises:
-            BadRoute: the statement cannot be read, or brings a second table to a name.
+            BadRoute: the statement cannot be read.
         """
         if not self.any:
             return change
-        self._follow(change)
         target = self.target(change.table)
         previous = self.target(change.previous) if change.previous else None
         try:
@@ -106,7 +87,7 @@ class TableRoutes:
             query = self._dialect.rename_tables(change.query, home, self.target)
         except BadStatement as err:
             raise BadRoute(f"names in a statement cannot be replaced: {err.words}") from None
-        if change.kind is DdlKind.DROP_DATABASE and self._is_shared(change.table):
+        if change.kind is DdlKind.DROP_DATABASE and names.are_in_home_of(change.table):
             query = ""  # its own tables were dropped one by one before
         return replace(
             change,
@@ -115,30 +96,74 @@ class TableRoutes:
             previous_target=previous if previous != change.previous else None,
         )
 
-    def _is_shared(self, database: TableId) -> bool:
-        """Return whether tables of others are written to the database of this one."""
-        home = self.target(database).database
+
+class WrittenNames:
+    """The captured tables that are there at one place of the log, by the names that are written.
+
+    It is made from the table versions that are known, and follows the schema changes behind them:
+    whoever carries a plan out again comes to the same names.
+    """
+
+    def __init__(
+        self,
+        routes: TableRoutes,
+        captures: Callable[[TableSchema], bool],
+        tables: Iterable[TableSchema] = (),
+    ) -> None:
+        """Begin with the newest versions of some tables; `captures` tells which of them count."""
+        self._routes, self._captures = routes, captures
+        self._tables: dict[TableId, set[TableId]] = {}  # by the name that is written
+        for table in tables if routes.any else ():
+            self._add(table)
+
+    def check(self) -> None:
+        """Raise BadRoute where several tables have one name."""
+        for target, tables in self._tables.items():
+            if len(tables) > 1:
+                raise _two_of_one_name(target, *sorted(tables)[:2])
+
+    def check_change(self, change: SchemaChange) -> None:
+        """Raise BadRoute where a schema change brings a table to the name of another one."""
+        if not self._routes.any or change.schema is None:
+            return
+        target = self._routes.target(change.table)
+        others = self._tables.get(target, set()) - {change.table, change.previous}
+        if others:
+            raise _two_of_one_name(target, min(others), change.table)
+
+    def follow(self, change: SchemaChange) -> None:
+        """Be where a schema change has been made."""
+        if not self._routes.any:
+            return
+        if change.kind is DdlKind.DROP_DATABASE:
+            for tables in self._tables.values():
+                tables -= {t for t in tables if t.database == change.table.database}
+            return
+        self._remove(change.previous or change.table)
+        if change.schema is not None:
+            self._add(change.schema)
+
+    def are_in_home_of(self, database: TableId) -> bool:
+        """Return whether tables of other databases are written to where this one is."""
+        home = self._routes.target(database).database
         return any(
-            written.database == home and table.database != database.database
-            for written, table in self._holders.items()
+            target.database == home and any(t.database != database.database for t in tables)
+            for target, tables in self._tables.items()
         )
 
-    def _follow(self, change: SchemaChange) -> None:
-        """Keep account of which tables are there. On repeat nothing changes."""
-        if change.kind is DdlKind.DROP_DATABASE:
-            gone = change.table.database
-            self._holders = {t: h for t, h in self._holders.items() if h.database != gone}
-        elif change.kind is DdlKind.DROP_TABLE:
-            self._release(change.table)
-        elif change.schema is not None:
-            if change.previous is not None:
-                self._release(change.previous)
-            self.claim(change.table)
+    def _add(self, table: TableSchema) -> None:
+        if self._captures(table):
+            self._tables.setdefault(self._routes.target(table.id), set()).add(table.id)
 
-    def _release(self, table: TableId) -> None:
-        target = self.target(table)
-        if self._holders.get(target) == table:
-            del self._holders[target]
+    def _remove(self, table: TableId) -> None:
+        self._tables.get(self._routes.target(table), set()).discard(table)
+
+
+def _two_of_one_name(target: TableId, one: TableId, other: TableId) -> BadRoute:
+    return BadRoute(
+        f"{one} and {other} would both be written as {target}; give one of them another "
+        "target-schema or target-table in sink.dispatchers, or leave it out by filter.rules"
+    )
 
 
 def _read(rule: DispatchRule, case_sensitive: bool) -> _Route:

@@ -9,6 +9,7 @@ from rowferry.change.chunk import DdlKind, Op, SchemaChange
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadRoute
 from rowferry.flow.decide.decisions import Decisions
+from rowferry.flow.decide.table_route import WrittenNames
 
 
 def routing(*rules: dict[str, Any], sink: str = STORAGE) -> Decisions:
@@ -57,12 +58,13 @@ ALL_IN_ONE = {"matcher": ["a.*", "b.*"], "target-schema": "all"}
 
 def test_two_tables_of_one_name() -> None:
     found = routing(ALL_IN_ONE)
-    found.claim_names([table("t", "a"), table("u", "b")])
+    found.names([table("t", "a"), table("u", "b")]).check()
     with pytest.raises(BadRoute) as caught:
-        found.claim_names([table("t", "b")])
+        found.names([table("t", "a"), table("t", "b")]).check()
     assert "a.t and b.t would both be written as all.t" in str(caught.value)
     with pytest.raises(BadRoute):
-        routing(ALL_IN_ONE).claim_names([table("t", "all"), table("t", "a")])
+        found.names([table("t", "all"), table("t", "a")]).check()
+    routing().names([table("t", "a"), table("t", "b")]).check()
 
 
 def created(schema: TableSchema) -> SchemaChange:
@@ -73,41 +75,54 @@ def dropped(schema: TableSchema) -> SchemaChange:
     return SchemaChange(1, DdlKind.DROP_TABLE, f"DROP TABLE {schema.id}", schema.id)
 
 
+def dropping(database: str) -> SchemaChange:
+    return SchemaChange(
+        1, DdlKind.DROP_DATABASE, f"DROP DATABASE {database}", TableId(database, "")
+    )
+
+
+def renamed(old: TableSchema, new: TableSchema) -> SchemaChange:
+    query = f"RENAME TABLE {old.id} TO {new.id}"
+    return SchemaChange(1, DdlKind.RENAME_TABLE, query, new.id, new, old.id)
+
+
+def follow(names: WrittenNames, *changes: SchemaChange) -> None:
+    for change in changes:
+        names.check_change(change)
+        names.follow(change)
+
+
 def test_a_name_is_taken_later() -> None:
     found = routing(ALL_IN_ONE)
-    first, second = table("t", "a"), table("t", "b")
-    for _ in range(2):  # publishing may be repeated
-        assert found.change_seen_as(created(first)).written_as == ("all", "t")
-    with pytest.raises(BadRoute):
-        found.change_seen_as(created(second))
-    found.change_seen_as(dropped(first))
-    found.change_seen_as(created(second))
-    moved = SchemaChange(
-        1, DdlKind.RENAME_TABLE, "RENAME TABLE b.t TO b.v", TableId("b", "v"), table("v", "b"),
-        second.id,
-    )  # fmt: skip
-    seen = found.change_seen_as(moved)
+    first, second, third = table("t", "a"), table("t", "b"), table("v", "b")
+    names = found.names([first])
+    for one in (created(second), renamed(third, second)):
+        with pytest.raises(BadRoute, match="a.t and b.t would both be written as all.t"):
+            names.check_change(one)
+    follow(names, dropped(first), created(second), renamed(second, third), created(first))
+    follow(names, dropping("a"), created(second))
+    seen = found.change_seen_as(renamed(second, third), second, names)
     assert seen.query == "RENAME TABLE `all`.`t` TO `all`.`v`"
     assert (seen.written_as, seen.previous_target) == (("all", "v"), ("all", "t"))
-    found.change_seen_as(created(first))
-    found.change_seen_as(
-        SchemaChange(1, DdlKind.DROP_DATABASE, "DROP DATABASE a", TableId("a", ""))
-    )
-    found.change_seen_as(created(second))
+
+
+def test_a_table_that_leaves_the_filter_gives_its_name_free() -> None:
+    config = {"sink": {"dispatchers": [ALL_IN_ONE]}, "filter": {"rules": ["*.t"]}}
+    found = decisions(config)
+    names = found.names([table("t", "a"), table("u", "b")])  # the second one is not captured
+    follow(names, renamed(table("t", "a"), table("u", "a")), created(table("t", "b")))
+    follow(names, renamed(table("t", "b"), table("u", "b")))
+    names.check()
 
 
 def test_a_dropped_database_takes_no_tables_of_others() -> None:
     found = routing(ALL_IN_ONE)
-    found.claim_names([table("t", "a"), table("v", "a"), table("u", "b")])
-
-    def dropping(name: str) -> str:
-        query = f"DROP DATABASE {name}"
-        change = SchemaChange(1, DdlKind.DROP_DATABASE, query, TableId(name, ""))
-        return found.change_seen_as(change).query
-
+    tables = [table("t", "a"), table("v", "a"), table("u", "b")]
     for _ in range(2):  # publishing may be repeated
-        assert dropping("a") == ""
-    assert dropping("b") == "DROP DATABASE `all`"
+        names = found.names(tables)
+        assert found.change_seen_as(dropping("a"), names=names).query == ""
+        names.follow(dropping("a"))
+        assert found.change_seen_as(dropping("b"), names=names).query == "DROP DATABASE `all`"
 
 
 # --- schema changes ------------------------------------------------------------------------------

@@ -192,15 +192,15 @@ def test_the_salt_is_needed_long_and_always_the_same() -> None:
     check = first.salt_check()
     assert len(check) == 16 and SALT not in check
     again = {"salt": SALT, "salt-check": check, "masks": [rule]}
-    decisions({"transform": again}, KAFKA).claim_names([TABLE])
+    decisions({"transform": again}, KAFKA).check_salt()
     other = decisions({"transform": {**again, "salt": SALT + "!"}}, KAFKA)
     with pytest.raises(BadTransform, match="not the one with which the changefeed was created"):
-        other.claim_names([TABLE])
+        other.check_salt()
     with pytest.raises(BadTransform, match="not the one"):
         [*other.rows(inserts(TABLE, [ROW]))]
     short = decisions({"transform": {"salt": "literal:x", "masks": [rule]}}, KAFKA)
     with pytest.raises(BadTransform, match="less than 16 bytes"):
-        short.claim_names([TABLE])
+        short.check_salt()
 
 
 def test_both_images_and_all_kinds_of_changes_are_masked_alike() -> None:

@@ -150,7 +150,8 @@ def _examined(
     captured = tuple(t for t in tables if flow.decide.captures(t))
     if before is None and not flow.capture.traits().carries_before_image:
         flow.decide.require_old_rows(captured)
-    flow.decide.claim_names(captured)
+    flow.decide.check_salt()
+    flow.decide.names(captured).check()
     seen = [flow.decide.seen_as(t) for t in captured]
     with _asking(SinkError, "sink", spec.sink):
         refuse_self_replication(flow, seen)
@@ -302,7 +303,8 @@ def check_rules(
     captured = tuple(t for t in tables if flow.decide.captures(t))
     if not flow.capture.traits().carries_before_image:
         flow.decide.require_old_rows(captured)
-    flow.decide.claim_names(captured)
+    flow.decide.check_salt()
+    flow.decide.names(captured).check()
     flow.sink.check_tables([flow.decide.seen_as(t) for t in captured])
     _check_stamps(flow, captured)
     check_added_rules(old, PreparedFeed(new, flow, tables, ()))
