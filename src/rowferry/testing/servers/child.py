@@ -6,17 +6,21 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from rowferry.errors import SourceUnavailable
 
 HOST: Final = "127.0.0.1"
-PORT_TRIES: Final = 5
+_PORT_TRIES: Final = 5
+_START_S: Final = 120.0
 _STOP_S: Final = 60.0
+# What programs say, in small letters, whose port somebody else has.
+_TAKEN: Final = ("already in use", "seems to be in use", "bind on tcp/ip port", "eaddrinuse")
 
 # A child is killed when the thread that made it ends, so all are made by one that stays.
 _parent = ThreadPoolExecutor(1, thread_name_prefix="servers")
@@ -48,6 +52,8 @@ class Living:
     end of its block leaves it as it is, and whoever stops it is refused.
     """
 
+    _at_once: ClassVar[signal.Signals] = signal.SIGKILL  # what ends a program that must not go on
+
     def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | Elsewhere | None = None
 
@@ -60,7 +66,7 @@ class Living:
 
     def kill(self) -> None:
         """End the server at once, as a crash does. On repeat: nothing."""
-        self._end(signal.SIGKILL)
+        self._end(self._at_once)
 
     def __enter__(self) -> Self:
         return self
@@ -88,6 +94,61 @@ class Living:
         if self._child is None:
             raise SourceUnavailable(f"the {type(self).__name__} server is down")
         return self._child.pid
+
+    def _begin_at(self, launch: Callable[[], None]) -> None:
+        """Launch at ports that `launch` chooses; at other ones where somebody took those first."""
+        for _ in range(_PORT_TRIES):
+            with suppress(PortTaken):
+                return launch()
+        raise SourceUnavailable(f"no port on {HOST} stayed free for a server to take it")
+
+    def _begin_again(self, launch: Callable[[], None]) -> None:
+        """Launch at the same ports, over the same data; the server is stopped if it runs."""
+        self.stop()
+        try:
+            launch()
+        except PortTaken:
+            raise SourceUnavailable("its port was taken while the server was down") from None
+
+    def _run(
+        self,
+        command: Sequence[str],
+        messages: Path,
+        answers: Callable[[str], bool],
+        env: Mapping[str, str] | None = None,
+        reason: Callable[[str], str] = lambda log_text: log_text.strip()[-600:],
+    ) -> None:
+        """Start the program and return when it answers; one that does not is ended.
+
+        Args:
+            command: the program and its arguments.
+            messages: the file that all its output is added to.
+            answers: whether it does its work, by what it has said so far or otherwise.
+            env: its environment; this process's if None.
+            reason: finds in what it said why it ended.
+
+        Raises:
+            PortTaken: somebody else has its port.
+            SourceUnavailable: it ended, or does not answer in time.
+        """
+        begin = messages.stat().st_size if messages.exists() else 0
+        self._child = spawn(command, messages, env)
+        try:
+            deadline = time.monotonic() + _START_S
+            while time.monotonic() < deadline:
+                is_alive = self.alive
+                log_text = messages.read_bytes()[begin:].decode(errors="replace")
+                if not is_alive:
+                    if any(words in log_text.lower() for words in _TAKEN):
+                        raise PortTaken
+                    raise SourceUnavailable(f"the server did not start: {reason(log_text)}")
+                if answers(log_text):
+                    return
+                time.sleep(0.02)
+            raise SourceUnavailable(f"the server did not answer within {_START_S:.0f} s")
+        except BaseException:
+            self._end(self._at_once)
+            raise
 
     def _end(self, how: signal.Signals) -> None:
         if isinstance(self._child, Elsewhere):

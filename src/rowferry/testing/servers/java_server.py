@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
-from rowferry.errors import SourceUnavailable
-from rowferry.testing.servers.child import HOST, PORT_TRIES, Living, PortTaken, free_ports, spawn
+from rowferry.testing.servers.child import Living, free_ports
 from rowferry.testing.servers.maven import Jars, java
 from rowferry.testing.servers.packages import cache, locked
 
-_START_S: Final = 120.0
 # A test's server lives for seconds: it is not worth much compiling, nor a collector's threads.
 _FRUGAL: Final = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 
@@ -85,14 +82,12 @@ class JavaServer(Living, ABC):
 
     def _begin(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        for _ in range(PORT_TRIES):
+
+        def launch() -> None:
             self._ports = free_ports(len(self._ports))
-            try:
-                self._launch()
-            except PortTaken:
-                continue
-            return
-        raise SourceUnavailable(f"no port on {HOST} stayed free for a server to take it")
+            self._launch()
+
+        self._begin_at(launch)
 
     def restart(self) -> None:
         """Start the server again, at the same port, over the same data; stop it first if it runs.
@@ -100,42 +95,17 @@ class JavaServer(Living, ABC):
         Raises:
             SourceUnavailable: it does not start, or its port was taken meanwhile.
         """
-        self.stop()
-        try:
-            self._launch()
-        except PortTaken:
-            raise SourceUnavailable(
-                f"port {self._ports[0]} was taken while the server was down"
-            ) from None
+        self._begin_again(self._launch)
 
     # --- the process -----------------------------------------------------------------------------
 
     def _launch(self) -> None:
         self.prepare()
-        messages = self.folder / "server.err"
-        begin = messages.stat().st_size if messages.exists() else 0
         kept = self._classes()
         fast = [f"-XX:SharedArchiveFile={kept}"] if kept.exists() and kept.stat().st_size else []
         command = [java(), *_FRUGAL, *fast, *self.java_options, *self.arguments()]
-        self._child = spawn(command, messages)
-        try:
-            self._wait_ready(messages, begin)
-        except BaseException:
-            self.kill()
-            raise
-
-    def _wait_ready(self, messages: Path, begin: int) -> None:
-        deadline = time.monotonic() + _START_S
-        while time.monotonic() < deadline:
-            if not self.alive:
-                log_text = messages.read_bytes()[begin:].decode(errors="replace")
-                if "Address already in use" in log_text or "seems to be in use" in log_text:
-                    raise PortTaken
-                raise SourceUnavailable(f"the server did not start: {_reason(log_text)}")
-            if self.answers():
-                return
-            time.sleep(0.02)
-        raise SourceUnavailable(f"the server did not answer within {_START_S:.0f} s")
+        messages = self.folder / "server.err"
+        self._run(command, messages, lambda _: self.answers(), reason=_reason)
 
 
 def clear(folder: Path) -> Path:

@@ -11,13 +11,13 @@ import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import psycopg
 
 from rowferry.errors import SourceUnavailable
 from rowferry.testing.servers.certificates import Certificates
-from rowferry.testing.servers.child import HOST, PORT_TRIES, Living, PortTaken, free_port, spawn
+from rowferry.testing.servers.child import HOST, Living, free_port
 from rowferry.testing.servers.packages import Packages, cache, locked
 
 PACKAGES: Final = Packages("postgresql-15", "bookworm", ("postgresql-15",))
@@ -25,7 +25,8 @@ USER: Final = "rowferry"
 _HOME: Final = Path("usr/lib/postgresql/15")  # the program finds its files from where it stands
 _SHARE: Final = Path("usr/share/postgresql/15")
 _NOBODY: Final = 65534
-_START_S: Final = 120.0
+_GONE_S: Final = 120.0
+_READY: Final = "database system is ready to accept connections"
 _STILL_USED: Final = "is still in use"
 
 
@@ -38,6 +39,7 @@ class Postgres(Living):
     """
 
     certificates: Certificates
+    _at_once: ClassVar = signal.SIGQUIT  # it also ends its children, and leaves no memory behind
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -65,15 +67,14 @@ class Postgres(Living):
             shutil.copy(server.certificates.server, pair)
             pair.chmod(0o600)
             _give_away(server._data)
-            for _ in range(PORT_TRIES):
+
+            def launch() -> None:
                 server.port = free_port()
-                try:
-                    server._launch()
-                except PortTaken:
-                    continue
-                server._set_password()
-                return server
-            raise SourceUnavailable(f"no port on {HOST} stayed free for a server to take it")
+                server._launch()
+
+            server._begin_at(launch)
+            server._set_password()
+            return server
         except BaseException:
             server.kill()
             raise
@@ -101,15 +102,10 @@ class Postgres(Living):
 
     def restart(self) -> None:
         """Start the server again, at the same port, over the same data; stop it if it runs."""
-        self.stop()
-        deadline = time.monotonic() + _START_S
+        deadline = time.monotonic() + _GONE_S
         while True:
             try:
-                return self._launch()
-            except PortTaken:
-                raise SourceUnavailable(
-                    f"port {self.port} was taken while the server was down"
-                ) from None
+                return self._begin_again(self._launch)
             except SourceUnavailable as err:
                 # The children of one that was killed see it soon, and go.
                 if _STILL_USED not in str(err) or time.monotonic() > deadline:
@@ -118,7 +114,7 @@ class Postgres(Living):
 
     def kill(self) -> None:
         """End the server at once, and remove its data."""
-        self._end(signal.SIGQUIT)  # the one that also ends its children and leaves no memory behind
+        super().kill()
         if self._home is not None:
             shutil.rmtree(self._home, ignore_errors=True)
 
@@ -165,7 +161,6 @@ class Postgres(Living):
         return self.folder / "server.err"
 
     def _launch(self) -> None:
-        begin = self._messages.stat().st_size if self._messages.exists() else 0
         settings = {
             "listen_addresses": HOST,
             "port": self.port,
@@ -182,25 +177,7 @@ class Postgres(Living):
         }
         command = [*_loader(), str(self._data.parent / _HOME / "bin" / "postgres")]
         command += ["-D", str(self._data), *(f"--{name}={v}" for name, v in settings.items())]
-        self._child = spawn(_as_nobody(command), self._messages)
-        try:
-            self._wait_ready(begin)
-        except BaseException:
-            self._end(signal.SIGQUIT)
-            raise
-
-    def _wait_ready(self, begin: int) -> None:
-        deadline = time.monotonic() + _START_S
-        while time.monotonic() < deadline:
-            log_text = self._messages.read_bytes()[begin:].decode(errors="replace")
-            if not self.alive:
-                if "Address already in use" in log_text:
-                    raise PortTaken
-                raise SourceUnavailable(f"the server did not start: {log_text.strip()[-600:]}")
-            if "database system is ready to accept connections" in log_text:
-                return
-            time.sleep(0.02)
-        raise SourceUnavailable(f"the server did not answer within {_START_S:.0f} s")
+        self._run(_as_nobody(command), self._messages, lambda log_text: _READY in log_text)
 
     def _set_password(self) -> None:
         self.execute(f"ALTER USER {USER} PASSWORD '{self._password}'")

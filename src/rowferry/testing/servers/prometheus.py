@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -14,11 +12,10 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from rowferry.errors import SourceUnavailable
-from rowferry.testing.servers.child import HOST, PORT_TRIES, Living, free_port, spawn
+from rowferry.testing.servers.child import HOST, Living, free_port
 from rowferry.testing.servers.packages import Packages
 
 PACKAGES: Final = Packages("prometheus", "bookworm", ("prometheus",))
-_START_S: Final = 60.0
 _TOOL_S: Final = 120.0
 
 
@@ -61,42 +58,26 @@ class Prometheus(Living):
             "  - job_name: rowferry\n"
             f"    static_configs: [{{targets: [{listed}]}}]\n"
         )
-        try:
-            for _ in range(PORT_TRIES):
-                server.port = free_port()
-                if server._launch():
-                    return server
-            raise SourceUnavailable(f"no port on {HOST} stayed free for Prometheus to take it")
-        except BaseException:
-            server.kill()
-            raise
+        server._begin_at(server._launch)
+        return server
 
-    def _launch(self) -> bool:
-        """Start it; False: another program took the port."""
-        data = self.folder / "data"
-        self._child = child = spawn(
-            [
-                *PACKAGES.program("usr/bin/prometheus"),
-                f"--config.file={self.folder / 'prometheus.yml'}",
-                f"--storage.tsdb.path={data}",
-                f"--web.listen-address={HOST}:{self.port}",
-                "--log.level=warn",
-            ],
-            self.folder / "prometheus.err",
-        )
-        deadline = time.monotonic() + _START_S
-        while time.monotonic() < deadline:
-            if child.poll() is not None:
-                words = (self.folder / "prometheus.err").read_text(errors="replace")
-                if "address already in use" in words:
-                    return False
-                raise SourceUnavailable(f"Prometheus does not start: {words.strip()[-300:]}")
-            try:
-                with urllib.request.urlopen(f"{self.url}/-/ready", timeout=5):
-                    return True
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.1)
-        raise SourceUnavailable("Prometheus does not answer")
+    def _launch(self) -> None:
+        self.port = free_port()
+        command = [
+            *PACKAGES.program("usr/bin/prometheus"),
+            f"--config.file={self.folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={self.folder / 'data'}",
+            f"--web.listen-address={HOST}:{self.port}",
+            "--log.level=warn",
+        ]
+        self._run(command, self.folder / "prometheus.err", self._answers)
+
+    def _answers(self, log_text: str) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=5):
+                return True
+        except (urllib.error.URLError, OSError):
+            return False
 
     @property
     def url(self) -> str:
@@ -116,11 +97,3 @@ class Prometheus(Living):
         except urllib.error.HTTPError as err:
             raise SourceUnavailable(f"{expression}: {err.read().decode()}") from err
         return list(parsed["data"]["result"])
-
-    def stop(self) -> None:
-        """End it in order. On repeat: nothing."""
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End it at once."""
-        self._end(signal.SIGKILL)

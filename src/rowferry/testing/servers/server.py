@@ -6,7 +6,6 @@ import secrets
 import shutil
 import signal
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import closing
@@ -14,16 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
-from rowferry.errors import RowferryError, SourceUnavailable
+from rowferry.errors import RowferryError
 from rowferry.mysql.connection import Connection, SessionSettings, open_connection
 from rowferry.mysql.session import Flavour, Login, wrapped
-from rowferry.testing.servers.child import HOST, PORT_TRIES, Living, PortTaken, free_port, spawn
+from rowferry.testing.servers.child import HOST, Living, free_port
 from rowferry.testing.servers.packages import Packages, cache, locked
 
 Row = tuple[str | bytes | None, ...]
 
 USER: Final = "rowferry"
-_START_S: Final = 120.0
 _READ_S: Final = 600.0
 
 
@@ -97,14 +95,13 @@ class Server(Living, ABC):
         template = cls.ensure()
         server.folder.mkdir(parents=True, exist_ok=True)
         shutil.copytree(template, server.datadir)
-        for _ in range(PORT_TRIES):
+
+        def launch() -> None:
             server.port = free_port()
-            try:
-                server._launch(first=True)
-            except PortTaken:
-                continue
-            return server
-        raise SourceUnavailable(f"no port on {HOST} stayed free for a server to take it")
+            server._launch(first=True)
+
+        server._begin_at(launch)
+        return server
 
     @classmethod
     def ensure(cls) -> Path:
@@ -129,14 +126,8 @@ class Server(Living, ABC):
         Args:
             more: settings to add, from now on.
         """
-        self.stop()
         self.options += more
-        try:
-            self._launch(first=False)
-        except PortTaken:
-            raise SourceUnavailable(
-                f"port {self.port} was taken while the server was down"
-            ) from None
+        self._begin_again(lambda: self._launch(first=False))
 
     # --- access ----------------------------------------------------------------------------------
 
@@ -179,17 +170,12 @@ class Server(Living, ABC):
     # --- the process -----------------------------------------------------------------------------
 
     def _launch(self, first: bool) -> None:
-        begin = self._messages.stat().st_size if self._messages.exists() else 0
         command = [*self.program(), *self._arguments()]
         if first:
             self._write_first_statements()
             command.append(f"{self.first_statements}={self._first}")
-        self._child = spawn(command, self._messages)
         try:
-            self._wait_ready(begin)
-        except BaseException:
-            self.kill()
-            raise
+            self._run(command, self._messages, self._answers, reason=_reason)
         finally:
             self._first.unlink(missing_ok=True)
 
@@ -235,24 +221,12 @@ class Server(Living, ABC):
             f"GRANT ALL PRIVILEGES ON *.* TO '{USER}'@'%' WITH GRANT OPTION;\n"
         )
 
-    def _wait_ready(self, begin: int) -> None:
-        deadline = time.monotonic() + _START_S
-        while time.monotonic() < deadline:
-            if not self.alive:
-                log_text = self._messages.read_bytes()[begin:].decode(errors="replace")
-                if "Address already in use" in log_text or "Bind on TCP/IP port" in log_text:
-                    raise PortTaken
-                errors = [line for line in log_text.splitlines() if "ERROR" in line] or [
-                    log_text[-300:]
-                ]
-                raise SourceUnavailable(f"the server did not start: {' '.join(errors[:3])}")
-            try:
-                self.connect().close()
-            except RowferryError:
-                time.sleep(0.05)
-            else:
-                return
-        raise SourceUnavailable(f"the server did not answer within {_START_S:.0f} s")
+    def _answers(self, log_text: str) -> bool:
+        try:
+            self.connect().close()
+        except RowferryError:
+            return False
+        return True
 
     def _end(self, how: signal.Signals) -> None:
         with self._lock:
@@ -260,6 +234,11 @@ class Server(Living, ABC):
                 self._admin.close()
                 self._admin = None
         super()._end(how)
+
+
+def _reason(log_text: str) -> str:
+    errors = [line for line in log_text.splitlines() if "ERROR" in line]
+    return " ".join(errors[:3]) or log_text[-300:]
 
 
 def _rows(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,13 +10,11 @@ from urllib.parse import urlsplit
 
 import urllib3
 
-from rowferry.errors import SourceUnavailable
 from rowferry.testing.servers.certificates import Certificates
-from rowferry.testing.servers.child import HOST, PORT_TRIES, Living, PortTaken, free_port, spawn
+from rowferry.testing.servers.child import HOST, Living, free_port
 from rowferry.testing.servers.programs import Program
 
 BUCKET: Final = "rowferry"
-_START_S: Final = 60.0
 _LIMIT: Final = urllib3.Timeout(10)
 _http = urllib3.PoolManager(retries=False, timeout=_LIMIT)
 
@@ -85,14 +82,8 @@ class ObjectServer(Living, ABC):
         """Do what `start` does."""
         self.ensure()
         (self.folder / "data").mkdir(parents=True)
-        for _ in range(PORT_TRIES):
-            self.port = free_port()
-            try:
-                self._launch()
-            except PortTaken:
-                continue
-            return self
-        raise SourceUnavailable(f"no port on {HOST} stayed free for a server to take it")
+        self._begin_at(self._launch)
+        return self
 
     @property
     def endpoint(self) -> str:
@@ -119,25 +110,12 @@ class ObjectServer(Living, ABC):
         return answer.status
 
     def _launch(self) -> None:
-        messages = self.folder / "server.err"
+        self.port = free_port()
         command = [*self.program.command(), *self.arguments()]
-        self._child = spawn(command, messages, self.environment())
-        try:
-            self._wait_ready(messages)
-            self.make_bucket()
-        except BaseException:
-            self.kill()
-            raise
+        self._run(command, self.folder / "server.err", self._is_ready, self.environment())
 
-    def _wait_ready(self, messages: Path) -> None:
-        deadline = time.monotonic() + _START_S
-        while time.monotonic() < deadline:
-            if not self.alive:
-                log_text = messages.read_text(errors="replace")
-                if "already in use" in log_text or "EADDRINUSE" in log_text:
-                    raise PortTaken
-                raise SourceUnavailable(f"the server did not start: {log_text.strip()[-300:]}")
-            if self.answers():
-                return
-            time.sleep(0.02)
-        raise SourceUnavailable(f"the server did not answer within {_START_S:.0f} s")
+    def _is_ready(self, log_text: str) -> bool:
+        if not self.answers():
+            return False
+        self.make_bucket()
+        return True

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import ClassVar, Final, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
-from rowferry.errors import SourceUnavailable
 from rowferry.testing.servers.certificates import Certificates
-from rowferry.testing.servers.child import HOST, PORT_TRIES, Living, PortTaken, free_ports, spawn
+from rowferry.testing.servers.child import HOST, Living, free_ports
 from rowferry.testing.servers.packages import Fetched
-
-_START_S: Final = 120.0
 
 
 class QueuedMessage(NamedTuple):
@@ -77,14 +73,13 @@ class QueueServer(Living, ABC):
         cls.ensure()
         server = cls(folder)
         (server.folder / "data").mkdir(parents=True)
-        for _ in range(PORT_TRIES):
+
+        def launch() -> None:
             server.port, server.tls_port = free_ports(2)
-            try:
-                server._launch()
-            except PortTaken:
-                continue
-            return server
-        raise SourceUnavailable(f"no port on {HOST} stayed free for a server to take it")
+            server._launch()
+
+        server._begin_at(launch)
+        return server
 
     @property
     def address(self) -> str:
@@ -97,24 +92,8 @@ class QueueServer(Living, ABC):
 
     def restart(self) -> None:
         """Start it again, at the same ports, over the same data; stop it if it runs."""
-        self.stop()
-        self._launch()
+        self._begin_again(self._launch)
 
     def _launch(self) -> None:
         messages = self.folder / "server.err"
-        begin = messages.stat().st_size if messages.exists() else 0
-        self._child = spawn(self.command(), messages, self.environment())
-        try:
-            deadline = time.monotonic() + _START_S
-            while not self.answers():
-                log_text = messages.read_bytes()[begin:].decode(errors="replace")
-                if not self.alive:
-                    if "already in use" in log_text or "eaddrinuse" in log_text:
-                        raise PortTaken
-                    raise SourceUnavailable(f"the server did not start: {log_text.strip()[-600:]}")
-                if time.monotonic() > deadline:
-                    raise SourceUnavailable(f"the server did not answer within {_START_S:.0f} s")
-                time.sleep(0.02)
-        except BaseException:
-            self.kill()
-            raise
+        self._run(self.command(), messages, lambda _: self.answers(), self.environment())
