@@ -36,7 +36,6 @@ from rowferry.flow.sink.mysql.session import Session, Sessions, StatementRefused
 from rowferry.flow.sink.mysql.statements import (
     Limits,
     Put,
-    is_sole_key,
     replacing,
     upserting,
     upserting_on_tidb,
@@ -52,6 +51,7 @@ from rowferry.flow.sink.mysql.target_tables import (
 from rowferry.flow.sink.mysql.tidb_tables import check_active_active, check_knows_mode
 from rowferry.flow.sink.mysql.transactions import Transactions
 from rowferry.flow.sink.sql.sink import KEPT, SEGMENT_BYTES, SqlSink, lanes_of
+from rowferry.flow.sink.sql.windows import is_sole_key
 from rowferry.moment import moment
 from rowferry.mysql.flavour import Flavour
 from rowferry.spec.active_active import read_active_active

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -25,6 +26,8 @@ from rowferry.flow.encode.sql_rows.frame import (
     quoted_table,
     written_columns,
 )
+from rowferry.flow.sink.packing import cuts_of
+from rowferry.flow.sink.sql.windows import is_sole_key, net_places
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +163,6 @@ class Limits:
     bytes: int
 
 
-def is_sole_key(table: TableSchema) -> bool:
-    """Return whether rows can stand in each other's way by their handle key alone."""
-    return sum(1 for i in table.indexes if i.primary or i.unique) == 1
-
-
 def in_order(frame: RowFrame, how: Put) -> Iterator[SqlStatement]:
     """Yield a statement for each change, an update of a keyless table as two."""
     table, keyless = frame.table, not frame.table.handle_key
@@ -201,26 +199,12 @@ class NetEffect:
 
 
 def net_effect(frames: list[RowFrame], limits: Limits, how: Put) -> NetEffect:
-    """Return the net effect of changes of one table with a handle key, given in their order.
-
-    Of each key the last change counts. A key that was deleted on the way is deleted first where
-    the table has other unique keys, too: the row that it became may have others' values in those.
-    """
+    """Return the net effect of changes of one table with a handle key, given in their order."""
     keys = pa.concat_arrays([f.keys for f in frames])
     op = np.concatenate([f.op for f in frames])
-    codes = keys.dictionary_encode().indices.to_numpy()
-    distinct = int(codes.max()) + 1 if len(codes) else 0
-    last = np.zeros(distinct, np.int64)
-    last[codes] = np.arange(len(codes))  # of equal codes the last one stays
-    stays = op[last] != Op.DELETE
-    gone = ~stays
-    apart = all(is_sole_key(f.table) and has_exact_key(f.table) for f in frames)
-    if not all(is_sole_key(f.table) for f in frames):
-        gone[codes[op == Op.DELETE]] = True
-    # Rows that were written together are often neighbours in the table: lanes come one after the
-    # other, so the log's own order is restored.
-    order = np.argsort(np.concatenate([f.seq for f in frames])[last], kind="stable")
-    away, stay = last[order[gone[order]]], last[order[stays[order]]]
+    sole = all(is_sole_key(f.table) for f in frames)
+    apart = sole and all(has_exact_key(f.table) for f in frames)
+    away, stay = net_places(frames, op, keys, sole)
     table = frames[-1].table
     deletes = _cut(table, keys.take(pa.array(away)), None, delete_around(table), None, limits)
     return NetEffect(tuple(deletes), tuple(_upserts(frames, keys, stay, limits, how)), apart)
@@ -252,15 +236,8 @@ def _cut(
     limits: Limits,
 ) -> Iterator[SqlStatement]:
     """Yield statements of neighbouring texts, as many in each as the limits allow."""
-    if not len(texts):
-        return
-    offsets = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset :][: len(texts) + 1]
     room = limits.bytes - len(around.lead) - len(around.end)
-    start = 0
-    while start < len(texts):
-        fitting = int(np.searchsorted(offsets, offsets[start] + room, side="right")) - 1
-        stop = max(start + 1, min(fitting, start + limits.rows, len(texts)))
+    for start, stop in pairwise(cuts_of(texts, limits.rows, room)):
         part = texts.slice(start, stop - start)
         names = part if keys is None else keys.slice(start, stop - start)
         yield SqlStatement(table, part, names, around, replaced)
-        start = stop

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from rowferry.change.chunk import Op
 from rowferry.change.table import TableSchema
 from rowferry.flow.encode.sql_rows.frame import RowFrame
+from rowferry.flow.sink.sql.windows import is_sole_key, net_places
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +75,6 @@ class KeyEffect:
         return f"table {self.table.written_as}, row {shown}"
 
 
-def is_sole_key(table: TableSchema) -> bool:
-    """Return whether rows can stand in each other's way by their handle key alone."""
-    return sum(1 for i in table.indexes if i.primary or i.unique) == 1
-
-
 def lines_of(texts: pa.LargeBinaryArray) -> memoryview:
     """Return neighbouring lines as one text, without a copy."""
     if not len(texts):
@@ -89,27 +85,12 @@ def lines_of(texts: pa.LargeBinaryArray) -> memoryview:
 
 
 def net_effect(frames: list[RowFrame]) -> KeyEffect:
-    """Return the net effect of changes of one version of a table with a key, in their order.
-
-    Of each key the last change counts. A key that was deleted on the way is deleted first where
-    the table has other unique keys, too: the row that it became may have others' values in those.
-    """
+    """Return the net effect of changes of one version of a table with a key, in their order."""
     table = frames[-1].table
     keys = pa.concat_arrays([f.keys for f in frames])
     rows = pa.concat_arrays([f.rows for f in frames])
     op = np.concatenate([f.op for f in frames])
-    codes = keys.dictionary_encode().indices.to_numpy()
-    distinct = int(codes.max()) + 1 if len(codes) else 0
-    last = np.zeros(distinct, np.int64)
-    last[codes] = np.arange(len(codes))  # of equal codes the last one stays
-    stays = op[last] != Op.DELETE
-    gone = ~stays
-    if not is_sole_key(table):
-        gone[codes[op == Op.DELETE]] = True
-    # Rows that were written together are often neighbours in the table: lanes come one after the
-    # other, so the log's own order is restored.
-    order = np.argsort(np.concatenate([f.seq for f in frames])[last], kind="stable")
-    away, stay = last[order[gone[order]]], last[order[stays[order]]]
+    away, stay = net_places(frames, op, keys, is_sole_key(table))
     return KeyEffect(table, _taken(keys, away), _taken(rows, stay), _taken(keys, stay))
 
 

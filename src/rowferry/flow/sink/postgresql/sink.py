@@ -12,7 +12,6 @@ from rowferry.errors import SinkUnwritable
 from rowferry.flow.encode.contract import Codec
 from rowferry.flow.sink.contract import Owner, Packet, SinkTraits
 from rowferry.flow.sink.postgresql.definitions import Making, create_statements
-from rowferry.flow.sink.postgresql.effects import is_sole_key
 from rowferry.flow.sink.postgresql.keyless import KeylessLanes
 from rowferry.flow.sink.postgresql.ledger import CopyLedger
 from rowferry.flow.sink.postgresql.options import PostgresqlOptions, read_settings
@@ -23,6 +22,7 @@ from rowferry.flow.sink.postgresql.target_tables import check, require_there
 from rowferry.flow.sink.postgresql.transactions import MergeTransactions
 from rowferry.flow.sink.postgresql.windows import CopyWindows
 from rowferry.flow.sink.sql.sink import KEPT, SqlSink, lanes_of
+from rowferry.flow.sink.sql.windows import is_sole_key
 from rowferry.moment import moment
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable

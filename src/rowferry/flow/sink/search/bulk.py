@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 from rowferry.change.plan import Topic
 from rowferry.flow.encode.sql_rows.frame import RowFrame
 from rowferry.flow.sink.contract import Packet
+from rowferry.flow.sink.packing import cuts_of
 
 _HELD_BYTES: Final = 64 << 20  # of a transaction in a lane; a longer one is sent in pieces
 
@@ -49,8 +51,7 @@ class Bulk:
 
     def parts(self, max_rows: int, max_bytes: int) -> Iterator[Bulk]:
         """Yield it in pieces, each within the limits unless a single item is longer."""
-        cuts = _cuts(self.items, max_rows, max_bytes)
-        for start, stop in zip(cuts, cuts[1:], strict=False):
+        for start, stop in pairwise(cuts_of(self.items, max_rows, max_bytes)):
             size = stop - start
             yield Bulk(
                 self.seat,
@@ -165,18 +166,3 @@ def _frames(packet: Packet) -> Iterator[RowFrame]:
         raise ValueError("frames of items have keys")
     for key, value in zip(messages.keys, messages.values, strict=True):
         yield RowFrame.from_message(key.as_py(), value.as_buffer())
-
-
-def _cuts(items: pa.LargeBinaryArray, max_rows: int, max_bytes: int) -> list[int]:
-    """Return where pieces begin, and the end of the last."""
-    count = len(items)
-    if count == 0:
-        return []
-    offsets = np.frombuffer(items.buffers()[1], np.int64)
-    ends = offsets[items.offset : items.offset + count + 1]
-    begins = [0]
-    while begins[-1] < count:
-        here = begins[-1]
-        fitting = int(np.searchsorted(ends, ends[here] + max_bytes, side="right")) - 1
-        begins.append(max(here + 1, min(fitting, here + max_rows, count)))
-    return begins

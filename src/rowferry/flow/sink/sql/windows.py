@@ -8,6 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Generic, TypeAlias, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rowferry.change.chunk import Op
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import RowferryError, Verdict
 from rowferry.flow.encode.sql_rows.frame import RowFrame
@@ -122,6 +127,34 @@ def by_table(frames: Iterable[RowFrame]) -> dict[TableId, list[RowFrame]]:
     for frame in frames:
         groups.setdefault(frame.table.written_as, []).append(frame)
     return groups
+
+
+def is_sole_key(table: TableSchema) -> bool:
+    """Return whether rows can stand in each other's way by their handle key alone."""
+    return sum(1 for i in table.indexes if i.primary or i.unique) == 1
+
+
+def net_places(
+    frames: list[RowFrame], op: npt.NDArray[np.int8], keys: pa.LargeBinaryArray, sole: bool
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the places of keys to delete, and of rows to write, of changes in their order.
+
+    Of each key the last change counts. A key that was deleted on the way is deleted first where
+    the table has other unique keys, too (`sole`: it has none): the row that it became may have
+    others' values in those.
+    """
+    codes = keys.dictionary_encode().indices.to_numpy()
+    distinct = int(codes.max()) + 1 if len(codes) else 0
+    last = np.zeros(distinct, np.int64)
+    last[codes] = np.arange(len(codes))  # of equal codes the last one stays
+    stays = op[last] != Op.DELETE
+    gone = ~stays
+    if not sole:
+        gone[codes[op == Op.DELETE]] = True
+    # Rows that were written together are often neighbours in the table: lanes come one after the
+    # other, so the log's own order is restored.
+    order = np.argsort(np.concatenate([f.seq for f in frames])[last], kind="stable")
+    return last[order[gone[order]]], last[order[stays[order]]]
 
 
 def together(effects: Iterable[EffectT], most: int) -> Iterator[list[EffectT]]:
