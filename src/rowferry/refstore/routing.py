@@ -22,6 +22,7 @@ from rowferry.refstore.rpc import Channels
 from rowferry.wire import range_cdc_pb2 as cdc
 from rowferry.wire import store_pb2 as wire
 
+_PATIENCE_S = 15.0
 _PAUSE_S = 0.05
 A = TypeVar("A")
 
@@ -32,6 +33,22 @@ class SchemaMoved(Exception):
 
 class NotHere(Exception):
     """The leader refused before doing anything; never leaves the store's client."""
+
+
+def retried(
+    ask: Callable[[], A], patience_s: float = _PATIENCE_S, forget: Callable[[], None] | None = None
+) -> A:
+    """Ask again while the store is unavailable, for a while; `forget` comes before each time."""
+    end = time.monotonic() + patience_s
+    while True:
+        try:
+            return ask()
+        except (StoreUnavailable, NotHere) as err:
+            if time.monotonic() > end:
+                raise StoreUnavailable(getattr(err, "words", str(err))) from None
+        time.sleep(_PAUSE_S)
+        if forget is not None:
+            forget()
 
 
 class Routing:
@@ -68,15 +85,7 @@ class Routing:
 
     def patiently(self, ask: Callable[[], A]) -> A:
         """Ask again while the store is unavailable, up to our patience."""
-        end = time.monotonic() + self.patience_s
-        while True:
-            try:
-                return ask()
-            except (StoreUnavailable, NotHere) as err:
-                if time.monotonic() > end:
-                    raise StoreUnavailable(getattr(err, "words", str(err))) from None
-            time.sleep(_PAUSE_S)
-            self.forget()
+        return retried(ask, self.patience_s, self.forget)
 
     def forget(self) -> None:
         """Ask the master for the routes before they are used again."""

@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from itertools import accumulate
-from typing import TypeVar
 
 from rowferry.errors import StoreUnavailable
 from rowferry.refstore.master.timestamps import TimestampOracle
 from rowferry.refstore.master.topology import CATALOG_RANGE, Topology
 from rowferry.refstore.meta import RangeMeta
-from rowferry.refstore.routing import NotHere, check_fault
+from rowferry.refstore.routing import NotHere, check_fault, retried
 from rowferry.refstore.rpc import Channels
 from rowferry.wire import range_cdc_pb2 as cdc
 from rowferry.wire import store_pb2 as wire
 
 _PUT, _DELETE = 0, 3  # of Mutations.ops
-_PATIENCE_S = 15.0
-_PAUSE_S = 0.05
-A = TypeVar("A")
-
-
-def retried(ask: Callable[[], A]) -> A:
-    """Ask again while the store is unavailable, for a while."""
-    end = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            return ask()
-        except (StoreUnavailable, NotHere) as err:
-            if time.monotonic() > end:
-                raise StoreUnavailable(getattr(err, "words", str(err))) from None
-        time.sleep(_PAUSE_S)
 
 
 class Leaders:

@@ -11,12 +11,12 @@ from typing import Any
 
 from rowferry.errors import RowferryError, StoreUnavailable
 from rowferry.refstore.guard import OPEN, StoreGuard
-from rowferry.refstore.master.leaders import Leaders, retried
+from rowferry.refstore.master.leaders import Leaders
 from rowferry.refstore.master.schema_change import SchemaChangeQueue
 from rowferry.refstore.master.timestamps import TimestampOracle
 from rowferry.refstore.master.topology import DEAD_AFTER_S, Topology
 from rowferry.refstore.meta import Fault
-from rowferry.refstore.routing import NotHere
+from rowferry.refstore.routing import NotHere, retried
 from rowferry.refstore.rpc import Channels, RpcServer
 from rowferry.wire import range_cdc_pb2 as cdc
 from rowferry.wire import store_pb2 as wire

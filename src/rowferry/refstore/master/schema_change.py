@@ -13,8 +13,9 @@ from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.table import TableSchema
 from rowferry.errors import BadStatement
 from rowferry.flow.capture.range_log import catalog
-from rowferry.refstore.master.leaders import Leaders, retried
+from rowferry.refstore.master.leaders import Leaders
 from rowferry.refstore.master.topology import Topology
+from rowferry.refstore.routing import retried
 from rowferry.refstore.tables import Catalog, read_catalog
 from rowferry.wire import store_pb2 as wire
 
