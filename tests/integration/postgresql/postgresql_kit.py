@@ -58,8 +58,12 @@ class PostgresqlFeed:
         """Change the sink's settings, as an update does: an unfinished plan is dropped."""
         self.query = query
         self.run()
+        self.give_up_plan("the sink was changed")
+
+    def give_up_plan(self, why: str) -> None:
+        """Discard what is pending; the next step plans anew."""
         assert self._loop is not None
-        self._loop.replan("the sink was changed")
+        self._loop.replan(why)
 
     @property
     def epoch(self) -> int:

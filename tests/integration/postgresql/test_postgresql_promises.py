@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +163,50 @@ def test_a_plan_is_given_up_behind_its_statement(scene: Scene) -> None:
     scene.sql("INSERT INTO t VALUES (3)")
     feed.catch_up()
     assert scene.pg("SELECT id FROM $.t") == [(3,)]
+
+
+def test_a_transaction_of_a_plan_that_is_given_up_sets_nothing_back(scene: Scene) -> None:
+    """Its task has failed, and it has read the fence: it ends before the plan in its place runs."""
+    scene.sql("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 0)")
+    feed = scene.feed()
+    feed.catch_up()
+    scene.sql("UPDATE t SET n = 1", "UPDATE t SET n = 2")
+    waiting = (
+        "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND "
+        "wait_event_type = 'Lock' AND query LIKE 'INSERT INTO %rowferry_fence%'"
+    )
+    under_way: list[str] = []
+    was_waited_for: list[bool] = []
+    given_up = threading.Event()
+
+    def fail(name: str) -> None:
+        if name == "run job" and not under_way:
+            under_way.append(name)
+            connection.execute("BEGIN")
+            connection.execute("SELECT epoch FROM rowferry.rowferry_fence FOR SHARE")
+            raise SinkUnavailable("the connection is lost")
+
+    def write_late() -> None:
+        while scene.pg(waiting) != [(True,)] and not given_up.wait(0.01):
+            pass
+        was_waited_for.append(not given_up.is_set())
+        connection.execute(f"UPDATE {scene.database}.t SET n = 1".encode())
+        connection.execute("COMMIT")
+
+    with closing(scene.postgres.connect(scene.database)) as connection:
+        with watched(fail):
+            while not under_way:
+                feed.step()
+        late = threading.Thread(target=write_late)
+        late.start()
+        try:
+            feed.give_up_plan("the source moved")
+        finally:
+            given_up.set()
+            late.join()
+    feed.catch_up()
+    assert was_waited_for == [True]
+    assert scene.pg("SELECT id, n FROM $.t") == [(1, 2)]
 
 
 def test_what_was_delivered_must_be_there(scene: Scene) -> None:

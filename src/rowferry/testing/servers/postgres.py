@@ -131,13 +131,14 @@ class Postgres(Living):
             SourceUnavailable: the server does not answer, or refuses the statement.
         """
         try:
-            with closing(self._connect(database)) as connection:
+            with closing(self.connect(database)) as connection:
                 cursor = connection.execute(sql.encode())
                 return cursor.fetchall() if cursor.description else []
         except psycopg.Error as err:
             raise SourceUnavailable(f"PostgreSQL at port {self.port}: {err}") from err
 
-    def _connect(self, database: str) -> psycopg.Connection[Any]:
+    def connect(self, database: str) -> psycopg.Connection[Any]:
+        """Open a connection with autocommit as an administrator; yours to close."""
         return psycopg.connect(
             host=self.host,
             port=self.port,

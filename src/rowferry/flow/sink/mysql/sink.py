@@ -269,24 +269,6 @@ class MySqlSink(SqlSink[Session]):
         """Yield columns of the rows that the downstream has in a key range."""
         return held_rows(self._settings.login, table, part, columns)
 
-    def discard(self, plan: Plan) -> bool:
-        """Nothing can be taken back; the rows that were written will be written again."""
-        notes = []
-        if self._settings.options.exactly_once:
-            notes.append(self._ledger.forget_delivered())
-        if plan.stretch.schema_changes:
-            notes.append(self._ledger.forget_begun(plan.micro_batch))
-        if notes:
-            moment("forget plan downstream")
-            try:
-                # Whoever was replaced must not take the notes of the one who writes now.
-                with self._sessions.one() as session:
-                    self._ledger.begin(session, self._owner.epoch)
-                    session.run(*notes, b"COMMIT")
-            except StatementRefused as err:
-                raise err.as_error("forgetting a discarded plan") from err
-        return True
-
     def leave(self) -> None:
         """Take the changefeed out of the progress tables, by which others wait for it."""
         if self._progress is None:
@@ -350,6 +332,23 @@ class MySqlSink(SqlSink[Session]):
         lanes = self._ledger.forget_delivered(above=micro_batch)
         begun = self._ledger.forget_begun(micro_batch + 1)
         session.run(lanes, begun, self._ledger.forget_changes(changes), b"COMMIT")
+
+    def _forget_plan(self, plan: Plan) -> None:
+        notes = []
+        if self._settings.options.exactly_once:
+            notes.append(self._ledger.forget_delivered())
+        if plan.stretch.schema_changes:
+            notes.append(self._ledger.forget_begun(plan.micro_batch))
+        if not notes:
+            return
+        moment("forget plan downstream")
+        try:
+            # Whoever was replaced must not take the notes of the one who writes now.
+            with self._sessions.one() as session:
+                self._ledger.begin(session, self._owner.epoch)
+                session.run(*notes, b"COMMIT")
+        except StatementRefused as err:
+            raise err.as_error("forgetting a discarded plan") from err
 
     def note_reached(self, session: Session, plan: Plan) -> None:
         """Note what is reached, forget how far lanes were before this micro-batch, and commit.

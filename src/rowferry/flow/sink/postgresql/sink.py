@@ -168,8 +168,18 @@ class PostgresqlSink(SqlSink[PostgresqlSession]):
         finally:
             self._sessions.close(keep=KEPT)
 
-    def discard(self, plan: Plan) -> bool:
-        """Nothing can be taken back; the rows that were written will be written again."""
+    # --- pieces -----------------------------------------------------------------------------------
+
+    def _require_there(self, session: PostgresqlSession, known: Collection[TableId]) -> None:
+        require_there(session, known)
+
+    def forget_above(self, session: PostgresqlSession, micro_batch: int, changes: int) -> None:
+        """Forget lanes above a micro-batch, and schema changes above another; commit."""
+        lanes = self._ledger.forget_delivered(above=micro_batch)
+        begun = self._ledger.forget_begun(micro_batch + 1)
+        session.run(lanes, begun, self._ledger.forget_changes(changes), "COMMIT")
+
+    def _forget_plan(self, plan: Plan) -> None:
         moment("forget plan downstream (PostgreSQL)")
         notes = [self._ledger.forget_delivered()]
         if plan.stretch.schema_changes:
@@ -181,18 +191,6 @@ class PostgresqlSink(SqlSink[PostgresqlSession]):
                 session.run(*notes, "COMMIT")
         except PostgresqlRefusal as err:
             raise err.as_error("forgetting a discarded plan") from err
-        return True
-
-    # --- pieces -----------------------------------------------------------------------------------
-
-    def _require_there(self, session: PostgresqlSession, known: Collection[TableId]) -> None:
-        require_there(session, known)
-
-    def forget_above(self, session: PostgresqlSession, micro_batch: int, changes: int) -> None:
-        """Forget lanes above a micro-batch, and schema changes above another; commit."""
-        lanes = self._ledger.forget_delivered(above=micro_batch)
-        begun = self._ledger.forget_begun(micro_batch + 1)
-        session.run(lanes, begun, self._ledger.forget_changes(changes), "COMMIT")
 
     def note_reached(self, session: PostgresqlSession, plan: Plan) -> None:
         """Note what is reached, forget how far lanes were before this micro-batch, and commit.

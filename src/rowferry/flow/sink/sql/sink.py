@@ -92,6 +92,14 @@ class SqlSink(LaneDefaults, ABC, Generic[SessionT]):
         """
 
     @abstractmethod
+    def _forget_plan(self, plan: Plan) -> None:
+        """Forget what was noted of a plan that is given up, but for what it has made.
+
+        Raises:
+            Fenced: somebody else has claimed the changefeed, and may have noted that.
+        """
+
+    @abstractmethod
     def note_reached(self, session: SessionT, plan: Plan) -> None:
         """Note what is reached and commit, in a transaction that was begun."""
 
@@ -165,6 +173,17 @@ class SqlSink(LaneDefaults, ABC, Generic[SessionT]):
             micro_batch=plan.micro_batch,
             continues=True,
         )
+
+    def discard(self, plan: Plan) -> bool:
+        """Nothing can be taken back; the rows that were written will be written again.
+
+        A transaction of the plan may still be under way, whose task has failed. It would set rows
+        back later, or note as delivered what the plan in this one's place, which has the same
+        number, did not write yet: so it is waited for.
+        """
+        self._claim()
+        self._forget_plan(plan)
+        return True
 
     def close(self) -> None:
         """Let connections go."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -16,13 +16,17 @@ from rowferry.change.table import TableId
 from rowferry.errors import Fenced
 from rowferry.flow.assemble import assemble
 from rowferry.flow.sink.contract import Owner
+from rowferry.flow.sink.postgresql.ledger import DEFINITIONS
 from rowferry.flow.sink.postgresql.session import connect
+from rowferry.flow.sink.sql.ledger import DELIVERED, FENCE, SCHEMA_CHANGES
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 
 
 class Downstream:
     """Sessions of a downstream whose fence has an epoch."""
+
+    place = "u@h/d"
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -31,10 +35,19 @@ class Downstream:
     def begin(self, sql: str) -> list[tuple[Any, ...]]:
         return [(self.epoch, 0, 0)]
 
+    def ask(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        if "pg_class" in sql:
+            return [(name,) for name in (DEFINITIONS, DELIVERED, FENCE, SCHEMA_CHANGES)]
+        self.ran.append(sql)
+        return [(self.epoch, 0, 0)]
+
     def run(self, *statements: str) -> None:
         self.ran += statements
 
     def rollback(self) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
     @contextmanager
@@ -42,37 +55,53 @@ class Downstream:
         yield self
 
 
-def test_who_was_replaced_takes_no_notes_away() -> None:
-    """Without them, a replay by the one who writes now would write rows twice."""
+def fenced(owner: Owner) -> tuple[Any, Downstream]:
+    """Return a sink of an owner, whose downstream has the epoch 9."""
     source, uri = Uri.parse("range://h:1", "source"), Uri.parse("postgresql://u@h/d", "sink")
     sink: Any = assemble(ChangefeedSpec("feed", source, uri, {})).sink
-    sink._sessions = downstream = Downstream(9)
+    sink._sessions, sink._owner = downstream, _ = Downstream(9), owner
+    sink.session_of_its_own = lambda: downstream
+    return sink, downstream
+
+
+def raised(statement: str) -> bool:
+    """Return whether a statement waits until no transaction is under way."""
+    return "DO UPDATE SET epoch = " in statement
+
+
+def test_who_was_replaced_takes_no_notes_away() -> None:
+    """Without them, a replay by the one who writes now would write rows twice."""
     plan = Plan(7, 1, 0, Stretch((), (), {}))
-    sink._owner = Owner("feed", 8)
+    sink, downstream = fenced(Owner("feed", 8))
     with pytest.raises(Fenced):
         sink.discard(plan)
-    assert downstream.ran == []
-    sink._owner = Owner("feed", 9)
-    assert sink.discard(plan) is True
-    assert downstream.ran == [sink._ledger.forget_delivered(), "COMMIT"]
+    assert all(map(raised, downstream.ran))
+    sink._claim = lambda: None  # somebody is faster
+    with pytest.raises(Fenced):
+        sink.discard(plan)
+    assert all(map(raised, downstream.ran))
+
+
+def test_a_plan_is_given_up_when_none_of_its_transactions_is_under_way() -> None:
+    """One would note rows of a table without a key that the plan in its place has yet to write."""
+    sink, downstream = fenced(Owner("feed", 9))
+    assert sink.discard(Plan(7, 1, 0, Stretch((), (), {}))) is True
+    assert raised(downstream.ran[0])
+    assert downstream.ran[1:] == [sink._ledger.forget_delivered(), "COMMIT"]
 
 
 def test_a_plan_that_is_given_up_leaves_only_what_it_has_made() -> None:
     """A plan in its place has the same number and may have the same statement, but other rows."""
-    source, uri = Uri.parse("range://h:1", "source"), Uri.parse("postgresql://u@h/d", "sink")
-    sink: Any = assemble(ChangefeedSpec("feed", source, uri, {})).sink
-    sink._sessions, sink._owner = downstream, _ = Downstream(9), Owner("feed", 9)
+    sink, downstream = fenced(Owner("feed", 9))
     change = SchemaChange(5, DdlKind.TRUNCATE_TABLE, "TRUNCATE TABLE t", TableId("shop", "t"))
     assert sink.discard(Plan(7, 1, 0, Stretch((), (change,), {}))) is True
     assert sink._ledger.forget_begun(7) in downstream.ran
-    assert "micro_batch = 7 AND ordinal = -1" in downstream.ran[1]
+    assert "micro_batch = 7 AND ordinal = -1" in downstream.ran[2]
 
 
 def test_what_another_life_has_begun_is_forgotten() -> None:
     """It published nothing, so that its first statement has this one's place: not its rows."""
-    source, uri = Uri.parse("range://h:1", "source"), Uri.parse("postgresql://u@h/d", "sink")
-    sink: Any = assemble(ChangefeedSpec("feed", source, uri, {})).sink
-    sink._sessions, sink._owner = downstream, _ = Downstream(9), Owner("feed", 9)
+    sink, downstream = fenced(Owner("feed", 9))
     sink._forget_notes()
     assert sink._ledger.forget_begun(1) in downstream.ran
     assert sink._ledger.forget_changes(1) in downstream.ran and downstream.ran[-1] == "COMMIT"
