@@ -267,6 +267,36 @@ def test_a_login_that_lacks_something_is_refused_by_name(scene: Scene) -> None:
         del scene.postgres.url  # type: ignore[misc]
 
 
+def test_rows_that_a_policy_hides_are_not_passed_over(scene: Scene) -> None:
+    """A DELETE would find none of them, and say nothing."""
+    scene.sql("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)")
+    feed = scene.feed()
+    feed.catch_up()
+    feed.stop()
+    role, url = f"{scene.database}_writer", scene.postgres.url(scene.database)
+    rights = "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA"
+    scene.pg(f"CREATE ROLE {role} LOGIN PASSWORD 'aPassword77'")
+    try:
+        scene.pg(f"GRANT USAGE ON SCHEMA $, rowferry TO {role}")
+        scene.pg(f"GRANT {rights} $, rowferry TO {role}")
+        scene.pg("CREATE POLICY few ON $.t USING (id < 2)")
+        scene.pg("ALTER TABLE $.t ENABLE ROW LEVEL SECURITY")
+        scene.sql("DELETE FROM t")
+        place = url.rpartition("@")[2]
+        scene.postgres.url = lambda database: f"postgresql://{role}:aPassword77@{place}"  # type: ignore[method-assign]
+        with pytest.raises(SinkUnwritable, match="row-level security policy"):
+            feed.catch_up()
+        assert scene.pg("SELECT id FROM $.t ORDER BY id") == [(1,), (2,)]
+        scene.pg("ALTER TABLE $.t DISABLE ROW LEVEL SECURITY")
+        feed.catch_up()
+        assert scene.pg("SELECT id FROM $.t") == []
+    finally:
+        vars(scene.postgres).pop("url", None)
+        feed.stop()
+        scene.pg(f"DROP OWNED BY {role}")
+        scene.pg(f"DROP ROLE {role}")
+
+
 def test_the_redo_log_completes_what_was_begun(scene: Scene, tmp_path: Path) -> None:
     """The source is lost when the micro-batch is kept, and again when its rows are there."""
     scene.sql("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 1)")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -107,10 +107,9 @@ def test_what_another_life_has_begun_is_forgotten() -> None:
     assert sink._ledger.forget_changes(1) in downstream.ran and downstream.ran[-1] == "COMMIT"
 
 
-def test_a_schema_change_may_take_longer_than_a_server_can_be_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It counts milliseconds, up to 24 days, and refuses a larger number."""
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch) -> Callable[[float | None], str]:
+    """Return how a session begins that waits so long for a statement."""
     ran: list[bytes] = []
     server = SimpleNamespace(
         closed=False,
@@ -118,7 +117,29 @@ def test_a_schema_change_may_take_longer_than_a_server_can_be_told(
         execute=lambda statement, prepare: ran.append(statement),
     )
     monkeypatch.setattr(psycopg, "connect", lambda **how: server)
-    source, uri = Uri.parse("range://h:1", "source"), Uri.parse("postgresql://u@h/d", "sink")
-    sink: Any = assemble(ChangefeedSpec("feed", source, uri, {})).sink
-    connect(sink._settings.login, read_s=30 * 86400)
-    assert ran[0].endswith(b"SET statement_timeout = 2147483647")
+
+    def begin(read_s: float | None) -> str:
+        sink, _ = fenced(Owner("feed", 9))
+        connect(sink._settings.login, read_s=read_s)
+        return ran[-1].decode()
+
+    return begin
+
+
+def test_a_schema_change_may_take_longer_than_a_server_can_be_told(
+    settings: Callable[[float | None], str],
+) -> None:
+    """It counts milliseconds, up to 24 days, and refuses a larger number."""
+    assert settings(30 * 86400).endswith("SET statement_timeout = 2147483647")
+
+
+def test_no_setting_of_a_role_or_database_lets_rows_be_lost(
+    settings: Callable[[float | None], str],
+) -> None:
+    """A DELETE passes rows over that a policy hides; a COMMIT may wait for no disk."""
+    statements = settings(None).split("; ")
+    assert "SET row_security = off" in statements
+    assert (
+        "SELECT set_config('synchronous_commit', 'on', false) "
+        "WHERE current_setting('synchronous_commit') = 'off'" in statements
+    )
