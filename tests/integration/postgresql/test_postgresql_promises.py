@@ -115,6 +115,20 @@ def test_a_replay_may_cut_packets_in_another_way(
         assert copied == [(i,) for i in range(100)]
 
 
+def test_rows_without_a_key_are_found_beside_a_column_that_is_computed(scene: Scene) -> None:
+    """PostgreSQL may compute another value than the source has."""
+    scene.sql("CREATE TABLE bare (n int, twice decimal(9,2) AS (n * 2) STORED)")
+    scene.pg("CREATE SCHEMA $")
+    scene.pg("CREATE TABLE $.bare (n int, twice numeric GENERATED ALWAYS AS (n * 2) STORED)")
+    feed = scene.feed("", "force-replicate = true")
+    feed.catch_up()
+    scene.sql("INSERT INTO bare (n) VALUES (1), (1), (2)")
+    feed.catch_up()
+    scene.sql("DELETE FROM bare WHERE n = 1 LIMIT 1", "UPDATE bare SET n = 3 WHERE n = 2")
+    feed.catch_up()
+    assert scene.pg("SELECT n, twice FROM $.bare ORDER BY n") == [(1, 2), (3, 6)]
+
+
 def test_what_only_the_downstream_has_noted_is_not_written_twice(
     scene: Scene, tmp_path: Path
 ) -> None:

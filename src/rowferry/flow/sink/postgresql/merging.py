@@ -39,9 +39,9 @@ def carry_out(session: PostgresqlSession, effect: KeyEffect) -> None:
         session.copy(f"COPY pg_temp.{stage} FROM STDIN", lines_of(effect.gone))
         session.run(by_index(delete_statement(table, stage)))
     elif len(effect.gone):
-        stage, _ = _gone_stage(session, table)
+        stage, computed = _gone_stage(session, table)
         session.copy(f"COPY pg_temp.{stage} FROM STDIN", lines_of(effect.gone))
-        session.run(keyless_delete(table, stage))
+        session.run(keyless_delete(table, stage, computed))
     if len(effect.stays):
         stage, computed = _row_stage(session, table)
         session.copy(f"COPY pg_temp.{stage} FROM STDIN", lines_of(effect.stays))
@@ -63,12 +63,13 @@ def delete_statement(table: TableSchema, stage: str) -> str:
     return f"DELETE FROM {quoted_table(table.written_as)} t USING pg_temp.{stage} s WHERE {same}"
 
 
-def keyless_delete(table: TableSchema, stage: str) -> str:
+def keyless_delete(table: TableSchema, stage: str, computed: frozenset[str]) -> str:
     """Return the DELETE of as many rows as are in a staging table, and equal them in all columns.
 
-    Rows are compared by their texts: these have NULLs, and types that cannot be compared.
+    Rows are compared by their texts: these have NULLs, and types that cannot be compared. What the
+    server itself computes may be another value than the source has, and tells no rows apart.
     """
-    columns = [c.name for c in table.visible]
+    columns = [c.name for c in table.visible if c.name not in computed]
     name = quoted_table(table.written_as)
     here, there = (
         f"ROW({', '.join(f'{alias}.{quoted(c)}' for c in columns)})::text" for alias in "ts"

@@ -10,6 +10,7 @@ from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.flow.encode.sql_rows.frame import RowFrame
 from rowferry.flow.sink.postgresql.effects import cut, keyless_effect, lines_of, net_effect
+from rowferry.flow.sink.postgresql.merging import keyless_delete
 
 COLUMNS = (Column(1, "id", SqlType("int"), nullable=False), Column(2, "u", SqlType("int")))
 KEY = Index(1, "PRIMARY", ("id",), unique=True, primary=True)
@@ -71,3 +72,13 @@ def test_rows_without_a_key_are_counted() -> None:
     effect = keyless_effect(frame(changes))
     assert sorted(effect.gone.to_pylist()) == [b"7\t7\n", b"9\t9\n", b"9\t9\n"]
     assert sorted(effect.stays.to_pylist()) == [b"1\t1\n", b"8\t8\n"]
+
+
+def test_rows_without_a_key_are_found_by_what_was_written() -> None:
+    """A column that the downstream computes may have another value than the source's."""
+    table = frame(MOVES).table
+    whole = keyless_delete(table, "stage", frozenset())
+    assert 'ROW(t."id", t."u")::text' in whole and 'ROW(s."id", s."u")::text' in whole
+    written = keyless_delete(table, "stage", frozenset({"u"}))
+    assert 'ROW(t."id")::text' in written and 'ROW(s."id")::text' in written
+    assert '"u"' not in written
