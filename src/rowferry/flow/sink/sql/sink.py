@@ -225,8 +225,10 @@ class SqlSink(LaneDefaults, ABC, Generic[SessionT]):
 
         A changefeed that was removed and made again counts them from 1 again. Of schema changes,
         those of the next one stay: that may have been given up when some of its own were made. Not
-        if it was published here before: then it is one of another life, or of before a reset. And
-        not what was only begun or refused: who gives a plan up leaves none, another life may.
+        in a life that has published nothing yet, where one before it has: then it is of a
+        changefeed that was removed, or of before a reset, after which rows are wanted again that
+        were there. And not what was only begun or refused: who gives a plan up leaves none, another
+        life may.
         """
         if self._forgot:
             return
@@ -235,7 +237,7 @@ class SqlSink(LaneDefaults, ABC, Generic[SessionT]):
             try:
                 fence = self._ledger.begin(session, self._owner.epoch)
                 own = self._owner.micro_batch
-                is_other = not self._owner.continues and int(fence[0][2]) > own
+                is_other = not self._owner.continues and max(own, int(fence[0][2])) > 0
                 self.forget_above(session, own, own if is_other else own + 1)
             except SqlRefusal as err:
                 session.rollback()

@@ -402,3 +402,12 @@ def test_what_another_life_has_begun_is_forgotten() -> None:
     sink._forget_notes()
     assert sink._ledger.forget_begun(1) in fence.ran
     assert sink._ledger.forget_changes(1) in fence.ran and fence.ran[-1] == b"COMMIT"
+
+
+@pytest.mark.parametrize("continues", [True, False])
+def test_what_was_made_before_a_reset_is_forgotten(continues: bool) -> None:
+    """Its plan was given up by the reset; its rows, and those before them, are wanted again."""
+    sink, fence = fenced("", 9)
+    sink._owner = Owner("feed", 9, micro_batch=5, continues=continues)
+    sink._forget_notes()
+    assert sink._ledger.forget_changes(6 if continues else 5) in fence.ran

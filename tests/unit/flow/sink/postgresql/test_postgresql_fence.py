@@ -107,6 +107,14 @@ def test_what_another_life_has_begun_is_forgotten() -> None:
     assert sink._ledger.forget_changes(1) in downstream.ran and downstream.ran[-1] == "COMMIT"
 
 
+@pytest.mark.parametrize("continues", [True, False])
+def test_what_was_made_before_a_reset_is_forgotten(continues: bool) -> None:
+    """Its plan was given up by the reset; its rows, and those before them, are wanted again."""
+    sink, downstream = fenced(Owner("feed", 9, micro_batch=5, continues=continues))
+    sink._forget_notes()
+    assert sink._ledger.forget_changes(6 if continues else 5) in downstream.ran
+
+
 @pytest.fixture
 def settings(monkeypatch: pytest.MonkeyPatch) -> Callable[[float | None], str]:
     """Return how a session begins that waits so long for a statement."""
