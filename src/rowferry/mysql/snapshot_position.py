@@ -44,9 +44,9 @@ def low_position(connection: Connection[Any], login: Login, flavour: Flavour) ->
         finally:
             session.rows(connection, login, "ROLLBACK")
     file, offset = log_end(connection, login, flavour)
-    pending = _owned(connection, login)
+    pending = owned(connection, login)
     for _ in range(_WAITS):
-        if not pending & _owned(connection, login):
+        if not pending & owned(connection, login):
             break
         time.sleep(_WAIT_S)
     else:  # one of them is not committed yet, or is in the log before `offset`: nobody can tell
@@ -60,7 +60,7 @@ def high_position(connection: Connection[Any], login: Login, flavour: Flavour) -
     file, offset = log_end(connection, login, flavour)
     if flavour is Flavour.MARIADB:
         return _place(file, offset, _gtid_at(connection, login, file, offset))
-    pending = sorted(_owned(connection, login))
+    pending = sorted(owned(connection, login))
     return _place(file, offset, ",".join(filter(None, [executed(connection, login), *pending])))
 
 
@@ -91,7 +91,7 @@ class QuietMoment:
     def __init__(self, connection: Connection[Any], login: Login) -> None:
         moment("await quiet log")
         self._end = log_end(connection, login, Flavour.MYSQL)
-        self._committed = not _owned(connection, login)
+        self._committed = not owned(connection, login)
         self._gtid = executed(connection, login)
 
     def place(self, connection: Connection[Any], login: Login) -> Place | None:
@@ -137,21 +137,21 @@ def executed(connection: Connection[Any], login: Login) -> str:
     return "".join(gtids.split())
 
 
-def _owned(connection: Connection[Any], login: Login) -> frozenset[str]:
+def owned(connection: Connection[Any], login: Login) -> frozenset[str]:
     """Return the transactions that are being committed (or applied), as `UUID:[TAG:]NUMBER`."""
     moment("read owned gtids")
     text = session.one_row(connection, login, "SELECT @@global.gtid_owned")[0]
-    owned = set()
+    found = set()
     for part in "".join(text.split()).split(","):
         uuid, *rest = part.split(":")
         tag = ""
         for word in rest:
             number, thread, _ = word.partition("#")
             if thread:
-                owned.add(f"{uuid}:{tag}{number}")
+                found.add(f"{uuid}:{tag}{number}")
             else:
                 tag = f"{word}:"
-    return frozenset(owned)
+    return frozenset(found)
 
 
 def _gtid_at(connection: Connection[Any], login: Login, file: str, offset: int) -> str:
