@@ -186,11 +186,11 @@ def order_of_key(connection: Connection[Any], login: Login, schema: TableSchema)
         )
         # One collation has two names, by the server's version.
         collations = {n.lower(): re.sub("^utf8mb3_", "utf8_", named) for n, named in listed}
-    told = [
+    key_facts = [
         (c.id, c.name, c.type.written(), c.type.charset, collations.get(c.name.lower()))
         for c in key
     ]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(key_facts).encode()).hexdigest()[:16]
 
 
 # --- cutting -------------------------------------------------------------------------------------

@@ -134,17 +134,17 @@ class FramedGtids:
     def _check_awaited(self, number: int) -> None:
         """Refuse another transaction than the awaited one, if one is."""
         awaited, self._awaited = self._awaited, ""
-        if awaited and (found := self._run.name(number)) != awaited:
+        if awaited and (gtid := self._run.name(number)) != awaited:
             raise SourceMismatch(
-                f"the transaction {found} at {self._point} is not the CREATE TABLE … SELECT "
+                f"the transaction {gtid} at {self._point} is not the CREATE TABLE … SELECT "
                 f"{awaited} whose statement was delivered before the failover: this server does "
                 "not have it, or has it elsewhere"
             )
 
     def _set_run_mysql(self, uuid: bytes, tag: str, number: int) -> None:
         """Let the walk know a run; none where it has a tag, which no plain GTID continues."""
-        halves = (-1, -1) if tag else np.frombuffer(uuid, np.int64).tolist()
-        self._set_run(*halves, number)
+        first, second = (-1, -1) if tag else np.frombuffer(uuid, np.int64).tolist()
+        self._set_run(first, second, number)
 
     def _set_run(self, a: int, b: int, number: int) -> None:
         for state in (self._point.state, self._point.border):
