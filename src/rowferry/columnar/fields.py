@@ -62,6 +62,11 @@ def float_text(values: pa.Array, style: int) -> pa.LargeStringArray:
     return kernels_float.float_text(numbers(values), style)
 
 
+def one_zero(values: pa.Array) -> pa.Array:
+    """Return a FLOAT or DOUBLE column of a key: to databases, zeros of both signs are one key."""
+    return pc.add(values, pa.scalar(0, values.type))
+
+
 def element_text(table: TableSchema, field: Field) -> pa.LargeStringArray:
     """Return the element names of an ENUM (`""` for 0) or SET column.
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from rowferry.change.chunk import Op, Rows
 from rowferry.change.sqltype import Kind
 from rowferry.change.table import Column, TableId, TableSchema
-from rowferry.columnar.fields import ImagePresence, fields, float_text
+from rowferry.columnar.fields import ImagePresence, fields, float_text, one_zero
 from rowferry.columnar.float_text import PLAIN
 from rowferry.columnar.memory import frozen
 from rowferry.errors import BadDispatchRule, EncodeError
@@ -137,6 +137,6 @@ def _values(
     for field in fields(table, image):
         if field.column.name in wanted:
             is_float = field.column.type.kind in _FLOATS
-            values = float_text(field.values, PLAIN) if is_float else field.values
+            values = float_text(one_zero(field.values), PLAIN) if is_float else field.values
             values_of[field.column.name] = _Values(values, field.values)
     return values_of

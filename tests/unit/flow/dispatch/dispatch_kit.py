@@ -71,7 +71,9 @@ def outputs_of(segment: Segment, *topics: Topic) -> tuple[Output, ...]:
 
 
 def hashed_text(kind: SqlType, value: Any) -> bytes:
-    """Return the bytes of a value that are hashed."""
+    """Return the bytes of a value that are hashed; a zero has no sign."""
+    if kind.kind in (Kind.FLOAT, Kind.DOUBLE):
+        value = value + 0.0
     if kind.kind is Kind.FLOAT:
         return np.format_float_positional(np.float32(value), trim="-").encode()
     if kind.kind is Kind.DOUBLE:

@@ -89,6 +89,8 @@ def test_texts_that_are_hashed() -> None:
     text(SqlType("float"), 3.14, b"3.14")
     text(SqlType("double"), 1e21, b"1000000000000000000000")
     text(SqlType("double"), 1.0, b"1")
+    text(SqlType("double"), -0.0, b"0")  # which is the same key as 0, and has the same partition
+    text(SqlType("float"), -0.0, b"0")
     text(SqlType("float"), float("nan"), b"0")
     text(SqlType("double"), float("-inf"), b"0")
     text(SqlType("decimal", length=10, scale=2), "1.50", b"1.50")

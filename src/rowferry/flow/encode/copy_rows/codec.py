@@ -19,7 +19,7 @@ from rowferry.change.sqltype import Kind
 from rowferry.change.table import TableSchema
 from rowferry.columnar import float_text as kernels_float
 from rowferry.columnar import render as kernels_render
-from rowferry.columnar.fields import Field, element_text, float_text, numbers
+from rowferry.columnar.fields import Field, element_text, float_text, numbers, one_zero
 from rowferry.flow.encode.contract import CodecTraits
 from rowferry.flow.encode.copy_rows.options import CopyOptions
 from rowferry.flow.encode.copy_rows.reader import read_lines
@@ -93,9 +93,7 @@ class CopyRows(DatabaseCodec):
         if kind is Kind.BIT:
             words = bit_text(values, field.column.type.size or 1)
         elif kind in _FLOATS:
-            words = float_text(values, kernels_float.GENERAL)
-            if in_key:  # both zeros are one key
-                words = pc.if_else(pc.equal(words, "-0"), pa.scalar("0", words.type), words)
+            words = float_text(one_zero(values) if in_key else values, kernels_float.GENERAL)
         elif kind is Kind.BINARY:
             lead, end = pa.scalar("\\\\x", pa.large_utf8()), pa.scalar("", pa.large_utf8())
             words = pc.binary_join_element_wise(lead, kernels_render.hex_text(values), end)

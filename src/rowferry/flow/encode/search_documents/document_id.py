@@ -18,7 +18,7 @@ from rowferry.change.sqltype import Kind
 from rowferry.change.table import TableSchema
 from rowferry.columnar import float_text as kernels_float
 from rowferry.columnar import render as kernels_render
-from rowferry.columnar.fields import Field, element_text, float_text
+from rowferry.columnar.fields import Field, element_text, float_text, one_zero
 
 MOST_BYTES: Final = 512
 _TEXT: Final = pa.large_utf8()
@@ -47,7 +47,7 @@ def _key_text(table: TableSchema, field: Field) -> pa.LargeStringArray:
     if kind is Kind.BINARY:
         return kernels_render.base64_text(values)
     if kind in (Kind.FLOAT, Kind.DOUBLE):
-        return float_text(values, kernels_float.GENERAL)
+        return float_text(one_zero(values), kernels_float.GENERAL)
     if kind in (Kind.ENUM, Kind.SET):
         return element_text(table, field)
     return values.cast(_TEXT)

@@ -18,7 +18,7 @@ from rowferry.change.sqltype import Kind
 from rowferry.change.table import TableSchema
 from rowferry.columnar import float_text as kernels_float
 from rowferry.columnar import render as kernels_render
-from rowferry.columnar.fields import Field, element_text, float_text
+from rowferry.columnar.fields import Field, element_text, float_text, one_zero
 from rowferry.flow.encode.contract import CodecTraits
 from rowferry.flow.encode.framed_rows import DatabaseCodec
 from rowferry.flow.encode.kernels import row_writer as kernels
@@ -110,7 +110,8 @@ class SqlRows(DatabaseCodec):
         if kind in _FLOATS:
             # A FLOAT is read and compared as a DOUBLE: its own shortest text is another number,
             # which may even be out of range.
-            words = float_text(values.cast(pa.float64()), kernels_float.GENERAL)
+            plain = values.cast(pa.float64())
+            words = float_text(one_zero(plain) if compared else plain, kernels_float.GENERAL)
             # `-0` is the integer 0 to SQL, and has no sign
             words = pc.if_else(pc.equal(words, "-0"), pa.scalar("-0e0", words.type), words)
         elif kind is Kind.BINARY:

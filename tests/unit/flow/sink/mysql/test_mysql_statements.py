@@ -137,6 +137,19 @@ def test_keys_of_several_columns_and_of_every_kind() -> None:
     assert back.after.to_pylist() == [None, image]
 
 
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_zeros_of_both_signs_are_one_key(kind: str) -> None:
+    """A row that an update left as -0 and that was deleted then would come back as 0."""
+    schema = table(("id",), id=SqlType(kind), a=SqlType("int"))
+    zero, negative = ({"id": value, "a": 1} for value in (0.0, -0.0))
+    kept: Changes = [(Op.INSERT, None, zero), (Op.UPDATE, zero, negative)]
+    gone: Changes = [*kept, (Op.DELETE, negative, None)]
+    into = "REPLACE INTO `d``b`.`t` (`id`,`a`) VALUES "
+    away = "DELETE FROM `d``b`.`t` WHERE `id` IN (0)"
+    assert texts(net_effect([frame(schema, kept)], WIDE, how=replacing)) == [into + "(-0e0,1)"]
+    assert texts(net_effect([frame(schema, gone)], WIDE, how=replacing)) == [away]
+
+
 def test_a_keyless_row_is_told_by_all_its_columns_and_changed_in_order() -> None:
     schema = table(a=SqlType("int"), b=SqlType("varchar"), v=SqlType("vector"))
     one, two = {"a": None, "b": "x", "v": "[1]"}, {"a": 2, "b": None, "v": None}

@@ -73,6 +73,8 @@ def test_ids_tell_all_keys_apart() -> None:
     one = ids((text, ["a,b", "a", "", ""]), (text, ["c", "b,c", "", "%"]))
     assert one == ["a%2cb,c", "a,b%2cc", ",", ",%25"]
     assert [key_texts(i) for i in one] == [["a,b", "c"], ["a", "b,c"], ["", ""], ["", "%"]]
+    both = [[0.0, -0.0, -1.5]]
+    assert ids((SqlType("double"), *both)) == ids((SqlType("float"), *both)) == ["0", "0", "-1.5"]
     long = ids((text, ["x" * 512, "x" * 513, "x" * 514]))
     assert long[0] == "x" * 512
     assert all(i.startswith("%h") and len(i) == 66 for i in long[1:]) and long[1] != long[2]
