@@ -157,6 +157,7 @@ class SchemaChange(JsonForm):
         last_schema: the definition that a dropped table had, where it was known.
         dialect: of the source that it comes from: `query` is in its words. Whoever has another one
             goes by the rest.
+        sql_mode: the modes of the session that ran it, as far as they decide what becomes of rows.
     """
 
     FORM = FormRules(
@@ -176,6 +177,7 @@ class SchemaChange(JsonForm):
     previous_target: TableId | None = None
     last_schema: TableSchema | None = None
     dialect: str = MYSQL
+    sql_mode: str = ""
 
     @property
     def written_as(self) -> TableId:

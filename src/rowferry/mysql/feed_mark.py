@@ -14,6 +14,13 @@ MARK_TABLE: Final = "rowferry_mark"
 MARK_SQL_MODE: Final = (
     "NO_DIR_IN_CREATE,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,ERROR_FOR_DIVISION_BY_ZERO"
 )
-MARK_SQL_MODE_BITS: Final = 1 << 7 | 1 << 19 | 1 << 25 | 1 << 26
+_MARK_BITS: Final = 1 << 7 | 1 << 19 | 1 << 25 | 1 << 26
+# Those above say what a server does with digits of a second, which it must do as the source did.
+_COMPARED: Final = (1 << 32) - 1
 # Set in sessions of a changefeed: triggers let their writes be.
 SESSION_VARIABLE: Final = "@rowferry_writes"
+
+
+def is_marked(sql_mode: int) -> bool:
+    """Return whether a changefeed ran a DDL, by the SQL mode that the log has of its session."""
+    return sql_mode & _COMPARED == _MARK_BITS

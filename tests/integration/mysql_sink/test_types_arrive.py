@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-from mysql_sink_kit import Scene
+from pathlib import Path
 
-from rowferry.errors import RowRejected
+import pytest
+from mysql_sink_kit import Scene, scene_of
+
+from rowferry.errors import RowRejected, TargetUnfit
 from rowferry.mysql.session import Flavour
+from rowferry.testing.servers import MariaDb, MySql
 
 NINES = "9" * 35 + "." + "9" * 30
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -118,3 +121,95 @@ def test_the_error_value_of_an_enum_is_never_taken_for_an_element(same_kind: Sce
     with pytest.raises(RowRejected, match="row id = 5: Data truncated for column 'e'"):
         feed.catch_up()
     assert len(same_kind.rows("t")[1]) == 4
+
+
+DOCUMENTS = (
+    "JSON_OBJECT('bb', 1, 'a', CAST(1.50 AS DECIMAL(5,2)))",
+    "JSON_OBJECT('a', 1e0, 'b', '\\\\ \\' */ ß')",
+    "JSON_ARRAY(1e20, NULL, TRUE, 18446744073709551615)",
+    "'null'",
+    "NULL",
+)
+
+
+def without_a_key(scene: Scene) -> None:
+    """Delete rows one by one that only their document tells apart."""
+    scene.both("CREATE TABLE bare (j json, f float)")
+    feed = scene.feed(config="force-replicate = true")
+    rows = ", ".join(f"({document}, 0.1)" for document in DOCUMENTS)
+    scene.sql(f"INSERT INTO bare VALUES {rows}")
+    feed.catch_up()
+    for left in range(len(DOCUMENTS) - 1, -1, -1):
+        scene.sql("UPDATE bare SET f = 0.7 LIMIT 1", "DELETE FROM bare LIMIT 1")
+        feed.catch_up()
+        assert [len(rows) for rows in scene.rows("bare")] == [left, left]
+
+
+def test_documents_are_found_without_a_key(scene: Scene) -> None:
+    without_a_key(scene)
+
+
+def test_documents_are_found_without_a_key_by_their_own_kind(same_kind: Scene) -> None:
+    without_a_key(same_kind)
+
+
+def test_a_text_that_is_a_document_downstream_needs_a_key(
+    mysql_server: MySql, mariadb_server: MariaDb, tmp_path: Path
+) -> None:
+    """MariaDB keeps a document as it was written, and MySQL does not."""
+    with scene_of(mariadb_server, mysql_server, tmp_path, "text_document") as scene:
+        scene.both("CREATE TABLE bare (j json)")
+        feed = scene.feed(config="force-replicate = true")
+        scene.sql("""INSERT INTO bare VALUES ('{"b":1,"a":2}')""")
+        with pytest.raises(TargetUnfit, match="column 'j' as json"):
+            feed.catch_up()
+        scene.at_target("ALTER TABLE bare MODIFY j longtext")
+        feed.catch_up()
+        assert scene.assert_same("bare") == 1
+        scene.sql("DELETE FROM bare")
+        feed.catch_up()
+        assert scene.assert_same("bare") == 0
+
+
+def test_zeros_of_both_signs_are_one_key(same_kind: Scene) -> None:
+    same_kind.both("CREATE TABLE t (id double PRIMARY KEY, n int)")
+    feed = same_kind.feed()
+    same_kind.sql(
+        "INSERT INTO t VALUES (0, 1), (1, 1)", "UPDATE t SET id = -0e0 WHERE id = 0",
+        "DELETE FROM t WHERE id = 0",
+    )  # fmt: skip
+    feed.catch_up()
+    assert same_kind.assert_same("t") == 1
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["by itself", "told otherwise"])
+@pytest.mark.parametrize("of", [Flavour.MYSQL, Flavour.MARIADB], ids=lambda f: f.value)
+def test_seconds_lose_digits_as_at_the_source(
+    mysql_server: MySql, mariadb_server: MariaDb, tmp_path: Path, of: Flavour, told: bool
+) -> None:
+    servers = mysql_server, mariadb_server
+    source, target = servers if of is Flavour.MYSQL else servers[::-1]
+    other = {Flavour.MYSQL: "TIME_TRUNCATE_FRACTIONAL", Flavour.MARIADB: "TIME_ROUND_FRACTIONAL"}
+    with scene_of(source, target, tmp_path, f"seconds_{of.value}_{told}") as scene:
+        scene.both("CREATE TABLE t (id int PRIMARY KEY, a time(6), b datetime(6))")
+        scene.sql("INSERT INTO t VALUES (1, '10:00:00.5', '1999-12-31 23:59:59.987654')")
+        feed = scene.feed()
+        feed.catch_up()
+        scene.sql(
+            f"SET sql_mode = '{other[of] if told else ''}'",
+            "ALTER TABLE t MODIFY a time, MODIFY b datetime(3)",
+        )
+        feed.catch_up()
+        assert scene.assert_same("t") == 1
+
+
+def test_an_id_of_zero_stays_where_a_column_begins_to_count(same_kind: Scene) -> None:
+    same_kind.both("CREATE TABLE t (id int PRIMARY KEY)")
+    same_kind.sql("INSERT INTO t VALUES (0), (7)")
+    feed = same_kind.feed()
+    feed.catch_up()
+    same_kind.sql(
+        "SET sql_mode = 'NO_AUTO_VALUE_ON_ZERO'", "ALTER TABLE t MODIFY id int AUTO_INCREMENT"
+    )
+    feed.catch_up()
+    assert same_kind.assert_same("t") == 2

@@ -10,7 +10,8 @@ from typing import Any, Final
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.plan import Plan
 from rowferry.change.position import physical_ms
-from rowferry.change.table import Column, TableId
+from rowferry.change.sqltype import Kind
+from rowferry.change.table import Column, TableId, TableSchema
 from rowferry.errors import SchemaChangeRefused, Verdict
 from rowferry.flow.encode.sql_rows.frame import quoted, quoted_table
 from rowferry.flow.sink.mysql.ledger import BEGUN, DONE, REFUSED, Ledger
@@ -28,6 +29,7 @@ from rowferry.flow.sink.mysql.target_tables import (
 from rowferry.flow.sink.mysql.tidb_tables import as_active_active
 from rowferry.moment import moment
 from rowferry.mysql.ddl.partly_done import Ask, cut_off, partly_done
+from rowferry.mysql.ddl.session_modes import mode_for_seconds, without_seconds
 from rowferry.mysql.feed_mark import MARK_SQL_MODE
 from rowferry.mysql.flavour import Flavour
 from rowferry.mysql.refusals import GONE
@@ -37,6 +39,7 @@ _EMPTYING: Final = frozenset({DdlKind.TRUNCATE_TABLE, DdlKind.DROP_TABLE})
 _DATABASES: Final = frozenset(
     {DdlKind.CREATE_DATABASE, DdlKind.DROP_DATABASE, DdlKind.DATABASE_CHARSET}
 )
+_SECONDS: Final = frozenset({Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
 _COUNTER: Final = re.compile(r" AUTO_INCREMENT=\d+")  # rows move it, too
 _NO_ANSWER: Final = "error "
 _SHOWN: Final = 300  # characters of a statement in an error
@@ -263,7 +266,11 @@ class SchemaChanges:
     def _prepare(self, session: Session, change: SchemaChange) -> None:
         """Give a session what the statement needs: as lenient as the source may be."""
         now = physical_ms(change.commit_ts) / 1000
-        session.set_mode(self._mode, "foreign_key_checks = 0", f"timestamp = {now:.3f}")
+        modes = [self._mode or without_seconds(change.sql_mode)]
+        if change.schema is not None and _has_seconds(change.schema):
+            modes.append(mode_for_seconds(change.sql_mode, session.facts.flavour))
+        mode = ",".join(filter(None, modes))
+        session.set_mode(mode, "foreign_key_checks = 0", f"timestamp = {now:.3f}")
         statements = []
         if self._settings.time_zone:
             zone = self._settings.time_zone.replace("'", "")
@@ -313,6 +320,11 @@ def _asking(session: Session) -> Ask:
         return session.ask(sql, values)
 
     return ask
+
+
+def _has_seconds(table: TableSchema) -> bool:
+    """Return whether rows have times, of which a change may take digits away."""
+    return any(column.type.kind in _SECONDS for column in table.columns)
 
 
 def _home(change: SchemaChange) -> str:

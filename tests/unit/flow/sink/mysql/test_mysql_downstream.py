@@ -26,6 +26,7 @@ from rowferry.flow.sink.mysql.session import StatementRefused
 from rowferry.flow.sink.mysql.target_tables import check
 from rowferry.flow.sink.sql.ledger import DELIVERED, FENCE, SCHEMA_CHANGES
 from rowferry.mysql.ddl.statement import parse_create
+from rowferry.mysql.feed_mark import MARK_SQL_MODE
 from rowferry.mysql.flavour import Flavour
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
@@ -51,6 +52,7 @@ class Downstream:
         self.place = "h"
         self.facts = SimpleNamespace(flavour=Flavour.MYSQL)
         self.ran: list[bytes] = []
+        self.modes: list[str] = []
         self.meets: Callable[[bytes], None] = lambda statement: None
 
     def run(self, *statements: bytes, joined: bool = True) -> None:
@@ -84,7 +86,7 @@ class Downstream:
         return []
 
     def set_mode(self, mode: str, *more: str) -> None:
-        pass
+        self.modes.append(mode)
 
     def rollback(self) -> None:
         pass
@@ -128,11 +130,15 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Make a schema change at a downstream, with notes of what was done before."""
 
     def make_it(
-        server: Downstream, notes: Any, change: SchemaChange, there: Sequence[TableId] = ()
+        server: Downstream,
+        notes: Any,
+        change: SchemaChange,
+        there: Sequence[TableId] = (),
+        marks: bool = False,
     ) -> None:
         monkeypatch.setattr(schema_changes, "connect", lambda login, **how: server)
         plan = Plan(7, 1, 0, Stretch((), (change,), {}))
-        SchemaChanges(read_settings(spec_of()), notes).run(plan, 1, there)
+        SchemaChanges(read_settings(spec_of()), notes, marks).run(plan, 1, there)
 
     return make_it
 
@@ -293,6 +299,35 @@ def test_a_statement_of_several_tables_that_was_cut_off(
     ran = [s for s in server.ran if s.startswith((b"DROP", b"RENAME"))]
     assert ran == ([rest.encode()] if rest else [])
     assert notes.states == [DONE]
+
+
+@pytest.mark.parametrize(
+    ("flavour", "told", "mode"),
+    [
+        (Flavour.MYSQL, "", ""),
+        (Flavour.MARIADB, "", "TIME_ROUND_FRACTIONAL"),
+        (Flavour.MYSQL, "TIME_TRUNCATE_FRACTIONAL", "TIME_TRUNCATE_FRACTIONAL"),
+        (Flavour.MARIADB, "TIME_TRUNCATE_FRACTIONAL", ""),
+        (Flavour.MARIADB, "REAL_AS_FLOAT,TIME_TRUNCATE_FRACTIONAL", "REAL_AS_FLOAT"),
+        (Flavour.MARIADB, "REAL_AS_FLOAT", "REAL_AS_FLOAT,TIME_ROUND_FRACTIONAL"),
+    ],
+)
+def test_a_ddl_runs_as_its_session_at_the_source_was_set(
+    make: Callable[..., None], flavour: Flavour, told: str, mode: str
+) -> None:
+    """MySQL rounds digits of a second that go, MariaDB cuts them off, unless they are told."""
+    made = parse_create("CREATE TABLE orders (id INT PRIMARY KEY, at TIME)", "shop")
+    server = Downstream("0", {LOWER: Table("id")})
+    server.facts.flavour = flavour
+    query = "ALTER TABLE `shop`.`orders` MODIFY at TIME"
+    change = SchemaChange(STAMP, DdlKind.MODIFY_COLUMN, query, LOWER, made, sql_mode=told)
+    make(server, Notes(), change)
+    assert server.modes[-1] == mode
+    make(server, Notes(), change, marks=True)
+    seconds = [m for m in mode.split(",") if m.startswith("TIME_")]
+    assert server.modes[-1] == ",".join([MARK_SQL_MODE, *seconds])
+    make(server, Notes(), replace(change, schema=orders(LOWER)))  # there are no times
+    assert server.modes[-1] == ("REAL_AS_FLOAT" if "REAL" in told else "")
 
 
 def test_a_table_that_was_made_and_not_completed(make: Callable[..., None]) -> None:

@@ -31,9 +31,10 @@ from rowferry.flow.capture.binlog.snapshot.same_table import misleads
 from rowferry.flow.capture.binlog.snapshot.snapshots import take_back
 from rowferry.flow.capture.binlog.state import BinlogState, BinlogTable
 from rowferry.flow.decide.contract import Decision
+from rowferry.mysql.ddl.session_modes import modes_of
 from rowferry.mysql.ddl.statement import create_sql, parse_create, plan_ddl
 from rowferry.mysql.ddl.text import mentioned, plain_text
-from rowferry.mysql.feed_mark import MARK_SQL_MODE_BITS, MARK_TABLE
+from rowferry.mysql.feed_mark import MARK_TABLE, is_marked
 from rowferry.mysql.server_form import in_order
 
 LOG = logging.getLogger(__name__)
@@ -362,9 +363,10 @@ class CapturedTables:
                 whole = self._completed(change, statement)
                 if whole is not None:
                     changes += self._apply_one(whole, stamp())
-        if self._drop_marked and statement.query.sql_mode == MARK_SQL_MODE_BITS:
+        if self._drop_marked and is_marked(statement.query.sql_mode):
             return ours  # a changefeed ran it: it is followed, and not sent back
-        return tuple(changes)
+        modes = modes_of(statement.query.sql_mode, self._server.facts.flavour)
+        return tuple(replace(change, sql_mode=modes) for change in changes)
 
     def _passing(self, effect: Effects) -> set[int]:
         """Return the captured tables that are captured behind a statement as well.
