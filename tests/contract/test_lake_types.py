@@ -13,8 +13,7 @@ from iceberg_kit import IcebergLake
 from lake_kit import Lake, ordered, table
 from rowferry.change.chunk import Op
 from rowferry.change.sqltype import SqlType
-from rowferry.flow.sink.lake.columns import LakeColumns
-from rowferry.flow.sink.lake.stored_columns import lake_kind
+from rowferry.flow.sink.lake.columns import LakeColumns, lake_kind
 
 DAY, MOMENT = datetime.date(2023, 5, 9), datetime.datetime(2023, 5, 9, 12, 34, 56)
 FOUND = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,9 +21,25 @@ from rowferry.change.typed_columns import (
     place_in_batch,
     typed,
 )
-from rowferry.errors import BadInput, EncodeError
+from rowferry.errors import BadInput, EncodeError, SchemaChangeRefused
 
 BEFORE: Final = "_before"
+CHOICES: Final = (
+    "the lake's table cannot follow; choose: rowferry changefeed reset --snapshot, which fills it "
+    "anew with the new type, or leave the column or the table out by a rule"
+)
+IMPLICIT: Final[dict[Kind, Any]] = {
+    Kind.INTEGER: 0,
+    Kind.YEAR: 0,
+    Kind.BIT: 0,
+    Kind.FLOAT: 0.0,
+    Kind.DOUBLE: 0.0,
+    Kind.DECIMAL: "0",
+    Kind.TEXT: "",
+    Kind.BINARY: b"",
+    Kind.ENUM: 1,
+    Kind.SET: 0,
+}
 _WITH_SPACES: Final = frozenset({"varchar", "tinytext", "text", "mediumtext", "longtext"})
 
 
@@ -199,3 +215,62 @@ def _digits(kind: str) -> tuple[int, int] | None:
         return None
     digits, scale = kind[8:-1].split(",")
     return int(digits), int(scale)
+
+
+def lake_kind(kind: pa.DataType) -> str:
+    """Return the name of a type, as Delta has it."""
+    if pa.types.is_struct(kind):
+        return "struct"
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if pa.types.is_timestamp(kind):
+        return "timestamp" if kind.tz else "timestamp_ntz"
+    return {
+        pa.int64(): "long",
+        pa.float32(): "float",
+        pa.float64(): "double",
+        pa.string(): "string",
+        pa.binary(): "binary",
+        pa.date32(): "date",
+    }[kind]
+
+
+def arrow_type(kind: str) -> pa.DataType:
+    """Return the type that a column of a data file has; of our own structs, none."""
+    if kind.startswith("decimal("):
+        return pa.decimal128(*(int(n) for n in kind[8:-1].split(",")))
+    return {
+        "long": pa.int64(),
+        "float": pa.float32(),
+        "double": pa.float64(),
+        "string": pa.string(),
+        "binary": pa.binary(),
+        "date": pa.date32(),
+        "timestamp": pa.timestamp("us", "UTC"),
+        "timestamp_ntz": pa.timestamp("us"),
+    }[kind]
+
+
+def fill_value(column: Column, table: TableSchema, lake: LakeColumns) -> pa.Scalar:
+    """Return what older rows have in a column that was added.
+
+    Raises:
+        SchemaChangeRefused: that is not known.
+    """
+    given = column.filled if column.filled is not None else IMPLICIT[column.type.kind]
+    try:
+        raw = pa.array([given])
+        if pa.types.is_string(raw.type) and column.type.kind in (Kind.ENUM, Kind.SET):
+            return pa.scalar(given, pa.string())
+        plain = (
+            raw.cast(pa.large_string()).cast(column.type.arrow) if raw.type == pa.string() else raw
+        )
+        values = typed(plain.cast(column.type.arrow), column, table, lake.native)
+        if values.null_count:
+            raise ValueError(given)
+        return values[0]
+    except (pa.ArrowException, ValueError, TypeError):
+        raise SchemaChangeRefused(
+            f"{table.id}: what older rows have in the new column {column.name!r} (default "
+            f"{given!r}) is not known; {CHOICES}"
+        ) from None

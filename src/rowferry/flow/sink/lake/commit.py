@@ -31,6 +31,7 @@ class CommitNote:
         since_ts: up to where tables were complete before this micro-batch.
         settled: tables are complete up to `checkpoint_ts` with this commit; while one is being
             filled, they are between moments.
+        begun: the epoch at which the changefeed has met its tables anew; 0: not since the filling.
     """
 
     changefeed: str
@@ -42,6 +43,7 @@ class CommitNote:
     at_ms: int
     since_ts: int = 0
     settled: bool = True
+    begun: int = 0
 
     @property
     def application(self) -> str:
@@ -165,8 +167,10 @@ class LakeTarget(Protocol):
     def root(self, fresh: str) -> str:
         """Return where data files go; `fresh` is a place that nobody uses, for a new table."""
 
-    def file_columns(self, table: TableSchema, application: str) -> FileColumns:
+    def file_columns(self, table: TableSchema, application: str, begun: int = 0) -> FileColumns:
         """Return what the columns of a table version are called in data files.
+
+        `begun`: see `numbering_of`.
 
         Raises:
             SchemaChangeRefused: the table cannot get these columns.

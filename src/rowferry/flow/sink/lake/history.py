@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.errors import NoSuchVersion
+from rowferry.flow.sink.lake.columns import arrow_type
 from rowferry.flow.sink.lake.data_file import without_rows
 from rowferry.flow.sink.lake.rewriting import struct_as
-from rowferry.flow.sink.lake.stored_columns import StoredColumns, arrow_type
+from rowferry.flow.sink.lake.stored_columns import StoredColumns
 
 RowNumbers: TypeAlias = npt.NDArray[np.int64]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadLayout, SchemaChangeRefused
 from rowferry.flow.dispatch.table_layouts import TableLayouts
-from rowferry.flow.sink.lake.columns import LakeColumns
+from rowferry.flow.sink.lake.columns import LakeColumns, lake_kind
 from rowferry.flow.sink.lake.partitioning import IDENTITY, FileLayout
-from rowferry.flow.sink.lake.stored_columns import StoredColumns, lake_kind
+from rowferry.flow.sink.lake.stored_columns import StoredColumns
 
 _ANEW = "rowferry changefeed reset --snapshot, which fills the table anew"
 

@@ -7,11 +7,12 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
+from rowferry.flow.sink.lake.columns import arrow_type
 from rowferry.flow.sink.lake.data_file import parquet_bytes
 from rowferry.flow.sink.lake.draft import note_of
 from rowferry.flow.sink.lake.keys import keys_of
 from rowferry.flow.sink.lake.runs import run_of, run_path
-from rowferry.flow.sink.lake.stored_columns import Evolution, StoredColumns, arrow_type
+from rowferry.flow.sink.lake.stored_columns import Evolution, StoredColumns
 from rowferry.flow.sink.storage.files import Files
 from rowferry.moment import moment
 

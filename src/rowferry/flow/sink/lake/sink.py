@@ -86,6 +86,7 @@ class LakeSink(SegmentDefaults, ABC):
         self._targets: dict[str, LakeTarget] = {}
         self._owner: Owner | None = None
         self._incarnation = 0
+        self._begun = 0
         self._number = 0
         self._delivered: set[str] = set()
         self._reached = 0
@@ -169,10 +170,13 @@ class LakeSink(SegmentDefaults, ABC):
             # Nothing was delivered yet, or all that was counts no more: tables are filled anew.
             number = state["number"] if state is not None else 0
             state = {"incarnation": owner.epoch, "number": number, "delivered": []}
+        elif not owner.continues:
+            state = {**state, "begun": owner.epoch}  # a reset: tables are met anew
         self._remember(state)
 
     def _remember(self, state: dict[str, Any]) -> None:
         self._incarnation = state["incarnation"]
+        self._begun = state.get("begun", 0)
         self._number = state["number"]
         self._delivered = set(state.get("delivered") or ())
 
@@ -232,6 +236,7 @@ class LakeSink(SegmentDefaults, ABC):
                 outputs.append(Output(segment.ordinal, place, target))
         state = {
             "incarnation": self._incarnation,
+            "begun": self._begun,
             "number": number,
             "discards": discards,
             "delivered": sorted(
@@ -261,7 +266,8 @@ class LakeSink(SegmentDefaults, ABC):
         target.check(self._changefeed)
         if directory in self._delivered and not target.exists():
             raise TargetLost(f"{self._files.shown(directory)} is gone, a lake table; {RESTORE}")
-        columns = target.file_columns(table, f"rowferry/{self._changefeed}/{self._incarnation}")
+        application = f"rowferry/{self._changefeed}/{self._incarnation}"
+        columns = target.file_columns(table, application, self._begun)
         ids: dict[str, Any] = {"ids": columns.ids} if columns.ids else {}
         ids |= {"partition-by": layout.texts} if layout.fields else {}
         root = target.root(f"{directory}-{fresh}")
@@ -340,6 +346,7 @@ class LakeSink(SegmentDefaults, ABC):
             at_ms=plan.planned_at_ms,
             since_ts=self._reached,
             settled=plan.stretch.watermark is not None,
+            begun=state.get("begun", self._begun),
         )
 
     def _has_begun(self, plan: Plan) -> bool:

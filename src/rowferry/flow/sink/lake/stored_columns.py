@@ -6,38 +6,32 @@ Their JSON form is that of a Delta schema; tables of other formats keep it in a 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import NAMESPACE_OID, uuid5
 
-import pyarrow as pa
-
+from rowferry.change.position import PHYSICAL_SHIFT, physical_ms
 from rowferry.change.sqltype import Kind, SqlType
 from rowferry.change.table import Column, TableSchema
-from rowferry.change.typed_columns import typed
 from rowferry.errors import BadInput, SchemaChangeRefused
-from rowferry.flow.sink.lake.columns import BEFORE, LakeColumns, is_wider, keeps_values
+from rowferry.flow.sink.lake.columns import (
+    CHOICES,
+    IMPLICIT,
+    LakeColumns,
+    is_wider,
+    keeps_values,
+    lake_kind,
+)
 
 _NOT_PLAIN: Final = frozenset(" ,;{}()\n\t=")  # in names of columns without a mapping
-_CHOICES: Final = (
-    "the lake's table cannot follow; choose: rowferry changefeed reset --snapshot, which fills it "
-    "anew with the new type, or leave the column or the table out by a rule"
-)
 _ID, _PHYSICAL = "delta.columnMapping.id", "delta.columnMapping.physicalName"
 _SOURCE, _SCALE, _TYPE = "rowferry.column", "rowferry.scale", "rowferry.type"
-_IMPLICIT: Final[dict[Kind, Any]] = {
-    Kind.INTEGER: 0,
-    Kind.YEAR: 0,
-    Kind.BIT: 0,
-    Kind.FLOAT: 0.0,
-    Kind.DOUBLE: 0.0,
-    Kind.DECIMAL: "0",
-    Kind.TEXT: "",
-    Kind.BINARY: b"",
-    Kind.ENUM: 1,
-    Kind.SET: 0,
-}
+NUMBERINGS: Final = "rowferry.numberings"  # the property of a table that tells them
+_SINCE, _FORMER = "rowferry.since", "rowferry.former"
+# A commit-ts of one transaction may be smaller when the log is read again from a later place.
+_UNSURE: Final = 1000 << PHYSICAL_SHIFT
+_MOST_NUMBERINGS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +40,13 @@ class StoredField:
 
     Attributes:
         kind: the name of the type, as Delta has it.
-        source: the column's number in the source's table; 0: it is ours.
+        source: the column's number in the source's table, as its numbering has it; 0: it is ours.
         scale: digits of a second's fraction in the source.
         physical: its name in data files.
         id: its number in the table's mapping; 0: the table has none.
         source_type: its type in the source, as JSON; empty: not noted.
+        since: the version of the source's table with which it came; 0: with the first.
+        former: the names that it had before, each with the version that ended it, ascending.
     """
 
     name: str
@@ -61,6 +57,13 @@ class StoredField:
     id: int = 0
     comment: str = ""
     source_type: str = ""
+    since: int = 0
+    former: tuple[tuple[int, str], ...] = ()
+
+    def at(self, version: int) -> StoredField:
+        """Return the column by the name that it had at a version of the source's table."""
+        name = next((name for until, name in self.former if until > version), self.name)
+        return replace(self, name=name, former=tuple(f for f in self.former if f[0] <= version))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +76,19 @@ class Filled:
 
 @dataclass(frozen=True, slots=True)
 class StoredColumns:
-    """All columns of a table version; `mapped`: names in data files are other than readers'."""
+    """All columns of a table version.
+
+    Attributes:
+        mapped: names in data files are other than readers'.
+        max_id: the highest number that any column of the mapping ever had.
+        numberings: in which the columns have their numbers of the source. A table that is met
+            again, as after a reset, may have its columns numbered in another way.
+    """
 
     fields: tuple[StoredField, ...]
     mapped: bool = False
     max_id: int = 0
+    numberings: tuple[str, ...] = ()
 
     @property
     def physical(self) -> dict[str, str]:
@@ -114,12 +125,18 @@ class StoredColumns:
             about["comment"] = field.comment
         if field.source_type:
             about[_TYPE] = field.source_type
+        if field.since:
+            about[_SINCE] = field.since
+        if field.former:  # as a text: readers know no lists of lists here
+            about[_FORMER] = json.dumps(field.former, ensure_ascii=False)
         if self.mapped:
             about |= {_ID: field.id, _PHYSICAL: field.physical}
         return {"name": field.name, "type": kind, "nullable": True, "metadata": about}
 
     @classmethod
-    def read(cls, text: str, mapped: bool, max_id: int) -> StoredColumns | None:
+    def read(
+        cls, text: str, mapped: bool, max_id: int, numberings: Iterable[str] = ()
+    ) -> StoredColumns | None:
         """Read what `schema_text` gave; None: these are columns of somebody else.
 
         `max_id` is the highest number that any column of the table ever had, as far as is noted.
@@ -134,7 +151,7 @@ class StoredColumns:
         fields = tuple(field for field in all_fields if field is not None)
         if len(fields) < len(all_fields):
             return None
-        return cls(fields, mapped, max([max_id, *(f.id for f in fields)]))
+        return cls(fields, mapped, max([max_id, *(f.id for f in fields)]), tuple(numberings))
 
 
 def _read_field(form: dict[str, Any]) -> StoredField | None:
@@ -148,9 +165,13 @@ def _read_field(form: dict[str, Any]) -> StoredField | None:
         return None
     kind = form["type"] if isinstance(form["type"], str) else "struct"
     name = form["name"]
-    numbers = (about[_SOURCE], about.get(_SCALE, 0), about.get(_ID, 0))
-    texts = (name, about.get(_PHYSICAL, name), about.get("comment", ""), about.get(_TYPE, ""))
-    if not all(type(n) is int for n in numbers) or not all(isinstance(t, str) for t in texts):
+    former = [(until, old) for until, old in json.loads(about.get(_FORMER, "[]"))]
+    numbers = [about[_SOURCE], about.get(_SCALE, 0), about.get(_ID, 0), about.get(_SINCE, 0)]
+    texts = [name, about.get(_PHYSICAL, name), about.get("comment", ""), about.get(_TYPE, "")]
+    numbers_all = [*numbers, *(until for until, _ in former)]
+    if not all(type(n) is int for n in numbers_all):
+        raise ValueError
+    if not all(isinstance(t, str) for t in [*texts, *(old for _, old in former)]):
         raise ValueError
     return StoredField(
         name,
@@ -161,6 +182,8 @@ def _read_field(form: dict[str, Any]) -> StoredField | None:
         id=numbers[2],
         comment=texts[2],
         source_type=texts[3],
+        since=numbers[3],
+        former=tuple(former),
     )
 
 
@@ -178,40 +201,28 @@ class Evolution:
         return bool(self.filled or self.casts)
 
 
-def lake_kind(kind: pa.DataType) -> str:
-    """Return the name of a type, as Delta has it."""
-    if pa.types.is_struct(kind):
-        return "struct"
-    if pa.types.is_decimal(kind):
-        return f"decimal({kind.precision},{kind.scale})"
-    if pa.types.is_timestamp(kind):
-        return "timestamp" if kind.tz else "timestamp_ntz"
-    return {
-        pa.int64(): "long",
-        pa.float32(): "float",
-        pa.float64(): "double",
-        pa.string(): "string",
-        pa.binary(): "binary",
-        pa.date32(): "date",
-    }[kind]
-
-
 def evolve(
     old: StoredColumns | None,
     table: TableSchema,
     lake: LakeColumns,
     mapped: bool = False,
     emptied: StoredColumns | None = None,
+    numbering: str = "",
+    succeeds: bool = False,
 ) -> Evolution:
     """Return the columns that a table's version has in the lake, after those that it had.
 
     Columns keep their names in data files: a renamed one is the same, and one that was dropped and
     added again is another. `mapped`: columns have numbers from the beginning. `emptied`: those of a
-    table that begins anew; what its history says of their numbers stays true.
+    table that begins anew; what its history says of their numbers stays true. `numbering`: in which
+    the table has its columns' numbers (see `numbering_of`); in another one than the lake's they are
+    known by the names that they had at the table's version. `succeeds`: another table had the name
+    before, whose changes stay; columns that it did not have are empty there.
 
     Raises:
         SchemaChangeRefused: old rows cannot be made to fit; the text has the choices.
     """
+    numbering = numbering or numbering_of(table)
     wanted = _wanted(table, lake)
     if old is None:
         strange = any(set(f.name) & _NOT_PLAIN for f in wanted)
@@ -220,8 +231,8 @@ def evolve(
             replace(f, id=i, physical=f"col-{i}" if strange and f.source else f.name)
             for i, f in zip(ids, wanted, strict=True)
         ]
-        return Evolution(_settled(fields, mapped or strange, last))
-    matched = _matched(old, wanted)
+        return Evolution(_settled(fields, mapped or strange, last, (numbering,)))
+    matched = _matched(old, wanted, table, numbering, succeeds)
     gone = {f.physical for f in old.fields} - {m.physical for m in matched if m}
     renamed = any(m and m.name != w.name for m, w in zip(matched, wanted, strict=True))
     added = [w for m, w in zip(matched, wanted, strict=True) if m is None]
@@ -233,9 +244,9 @@ def evolve(
         if match is None:
             max_id += 1
             physical = _new_physical(max_id) if mapped else want.name
-            fields.append(replace(want, physical=physical, id=max_id))
+            fields.append(replace(want, physical=physical, id=max_id, since=table.version))
             column = table.column(want.name)
-            if _fills(column, table):
+            if not succeeds and _fills(column, table):
                 filled.append(Filled(physical, column))
             continue
         if _needs_cast(match, want, table, lake):
@@ -244,8 +255,21 @@ def evolve(
             want = replace(want, source_type=match.source_type)
         elif want.source and not lake.changelog:
             _require_values(match, want, table)
-        fields.append(replace(want, physical=match.physical, id=known[match.physical]))
-    return Evolution(_settled(fields, mapped, max_id), tuple(filled), tuple(casts))
+        former = match.former
+        if match.name.lower() != want.name.lower():
+            former = (*former, (table.version, match.name))
+        same = {"physical": match.physical, "id": known[match.physical], "since": match.since}
+        fields.append(replace(want, **same, former=former))
+    numberings = _numberings(old, fields, numbering)
+    return Evolution(_settled(fields, mapped, max_id, numberings), tuple(filled), tuple(casts))
+
+
+def numbering_of(table: TableSchema, begun: int = 0) -> str:
+    """Return what tells the numbers of a table's columns from those of other numberings.
+
+    `begun`: the epoch at which the changefeed has met its tables anew; 0: it has not.
+    """
+    return f"{table.table_id}@{begun:x}" if begun else str(table.table_id)
 
 
 def _fresh_ids(
@@ -271,8 +295,26 @@ def _new_physical(number: int) -> str:
     return f"col-{uuid5(NAMESPACE_OID, str(number))}"
 
 
-def _settled(fields: Sequence[StoredField], mapped: bool, max_id: int) -> StoredColumns:
-    return StoredColumns(tuple(f if mapped else replace(f, id=0) for f in fields), mapped, max_id)
+def _settled(
+    fields: Sequence[StoredField], mapped: bool, max_id: int, numberings: tuple[str, ...]
+) -> StoredColumns:
+    stored = tuple(f if mapped else replace(f, id=0) for f in fields)
+    return StoredColumns(stored, mapped, max_id, numberings)
+
+
+def _numberings(
+    old: StoredColumns, fields: Sequence[StoredField], numbering: str
+) -> tuple[str, ...]:
+    """Return in which numberings the next columns have their numbers.
+
+    Several may give the same ones, as those of tables that are written to one.
+    """
+    if [(f.physical, f.source) for f in fields] != [(f.physical, f.source) for f in old.fields]:
+        return (numbering,)
+    others = [one for one in old.numberings if one != numbering]
+    if len(others) < len(old.numberings):
+        return old.numberings
+    return (*others[1 - _MOST_NUMBERINGS :], numbering)
 
 
 def _wanted(table: TableSchema, lake: LakeColumns) -> list[StoredField]:
@@ -294,10 +336,76 @@ def _wanted(table: TableSchema, lake: LakeColumns) -> list[StoredField]:
     return fields
 
 
-def _matched(old: StoredColumns, wanted: list[StoredField]) -> list[StoredField | None]:
+def _matched(
+    old: StoredColumns,
+    wanted: list[StoredField],
+    table: TableSchema,
+    numbering: str,
+    succeeds: bool,
+) -> list[StoredField | None]:
+    """Return what each column was; None: it is new."""
+    if numbering not in (old.numberings or (numbering_of(table),)):
+        if succeeds:
+            return _named_at(old, wanted, table.version)
+        return _matched_by_names(old, wanted, table)
     by_name = {f.name: f for f in old.fields}
     by_source = {f.source: f for f in old.fields if f.source}
     return [by_source.get(w.source) if w.source else by_name.get(w.name) for w in wanted]
+
+
+def _matched_by_names(
+    old: StoredColumns, wanted: list[StoredField], table: TableSchema
+) -> list[StoredField | None]:
+    """Return what each column was, by the names that the lake's had at the table's version.
+
+    That may be long ago, and columns that came later are not there yet. All that were there must
+    have a name in the table, or it is of another place than its version says: as where a place was
+    given without a time, or the first version has the columns of today.
+
+    Raises:
+        SchemaChangeRefused: more than one answer is possible.
+    """
+    turns = {until for f in old.fields for until, _ in f.former} | {f.since for f in old.fields}
+    is_placed = physical_ms(table.version) > 0
+    first = table.version if is_placed else 0
+    names = {w.name.lower() for w in wanted}
+    fit = [
+        place
+        for place in [first, *sorted(turn for turn in turns if turn > first)]
+        if all(f.at(place).name.lower() in names for f in old.fields if f.since <= place)
+    ]
+    if is_placed and fit[:1] == [first]:
+        fit = [place for place in fit if place < first + _UNSURE]
+    answers = [_named_at(old, wanted, place) for place in fit]
+    if not answers:
+        present = _named_at(old, wanted, max(turns))
+        kept = {m.physical for m in present if m is not None}
+        if None in present and any(f.physical not in kept for f in old.fields):
+            raise SchemaChangeRefused(
+                f"{table.id}: which of its columns ({_listed(wanted)}) are those of the lake's "
+                f"table ({_listed(old.fields)}) is not known, as the changefeed did not see how "
+                f"they changed; {CHOICES}"
+            )
+        return present
+    if len({tuple(m.physical if m else "" for m in answer) for answer in answers}) > 1:
+        raise SchemaChangeRefused(
+            f"{table.id}: columns have changed names, and which of them {_listed(wanted)} are at "
+            f"the place where the changefeed reads on is not known; {CHOICES}"
+        )
+    return answers[0]
+
+
+def _named_at(
+    old: StoredColumns, wanted: Sequence[StoredField], place: int
+) -> list[StoredField | None]:
+    """Return the columns that had these names at a place; of those that came later, have now."""
+    there = {f.name.lower(): replace(f, former=()) for f in old.fields if f.since > place}
+    there |= {now.name.lower(): now for f in old.fields if f.since <= place if (now := f.at(place))}
+    return [there.get(w.name.lower()) for w in wanted]
+
+
+def _listed(fields: Iterable[StoredField]) -> str:
+    return ", ".join(f.name for f in fields if f.source)
 
 
 def _fills(column: Column, table: TableSchema) -> bool:
@@ -305,54 +413,28 @@ def _fills(column: Column, table: TableSchema) -> bool:
     if column.untold:
         raise SchemaChangeRefused(
             f"{table.id}: no statement that could be read tells what older rows have in the column "
-            f"{column.name!r}: it may be an earlier column by another name; {_CHOICES}"
+            f"{column.name!r}: it may be an earlier column by another name; {CHOICES}"
         )
     if column.auto_increment:
         raise SchemaChangeRefused(
             f"{table.id}: the source has numbered older rows in the new column {column.name!r}, "
-            f"which the log does not hold; {_CHOICES}"
+            f"which the log does not hold; {CHOICES}"
         )
     if column.generated or (column.expression and column.filled is None):
         raise SchemaChangeRefused(
             f"{table.id}: older rows have computed values in the new column {column.name!r}, which "
-            f"the log does not hold; {_CHOICES}"
+            f"the log does not hold; {CHOICES}"
         )
     if column.filled is not None:
         return True
     if column.nullable:
         return False
-    if column.type.kind in _IMPLICIT:
+    if column.type.kind in IMPLICIT:
         return True
     raise SchemaChangeRefused(
         f"{table.id}: what older rows have in the new column {column.name!r} ({column.type.sql} "
-        f"NOT NULL without a default) is not known; {_CHOICES}"
+        f"NOT NULL without a default) is not known; {CHOICES}"
     )
-
-
-def fill_value(filled: Filled, table: TableSchema, lake: LakeColumns) -> pa.Scalar:
-    """Return what older rows have in a column that was added.
-
-    Raises:
-        SchemaChangeRefused: that is not known.
-    """
-    column = filled.column
-    given = column.filled if column.filled is not None else _IMPLICIT[column.type.kind]
-    try:
-        raw = pa.array([given])
-        if pa.types.is_string(raw.type) and column.type.kind in (Kind.ENUM, Kind.SET):
-            return pa.scalar(given, pa.string())
-        plain = (
-            raw.cast(pa.large_string()).cast(column.type.arrow) if raw.type == pa.string() else raw
-        )
-        values = typed(plain.cast(column.type.arrow), column, table, lake.native)
-        if values.null_count:
-            raise ValueError(given)
-        return values[0]
-    except (pa.ArrowException, ValueError, TypeError):
-        raise SchemaChangeRefused(
-            f"{table.id}: what older rows have in the new column {column.name!r} (default "
-            f"{given!r}) is not known; {_CHOICES}"
-        ) from None
 
 
 def _needs_cast(old: StoredField, new: StoredField, table: TableSchema, lake: LakeColumns) -> bool:
@@ -369,7 +451,7 @@ def _needs_cast(old: StoredField, new: StoredField, table: TableSchema, lake: La
         return True
     raise SchemaChangeRefused(
         f"{table.id}: the type of column {new.name!r} changed to {table.column(new.name).type.sql} "
-        f"(in the lake from {old.kind} to {new.kind}); {_CHOICES}"
+        f"(in the lake from {old.kind} to {new.kind}); {CHOICES}"
     )
 
 
@@ -383,24 +465,5 @@ def _require_values(old: StoredField, new: StoredField, table: TableSchema) -> N
     if not keeps_values(before, column.type, new.kind):
         raise SchemaChangeRefused(
             f"{table.id}: the type of column {new.name!r} changed from {before.sql} to "
-            f"{column.type.sql}, by which the source may have changed older rows; {_CHOICES}"
+            f"{column.type.sql}, by which the source may have changed older rows; {CHOICES}"
         )
-
-
-def arrow_type(kind: str) -> pa.DataType:
-    """Return the type that a column of a data file has; of our own structs, none."""
-    if kind.startswith("decimal("):
-        return pa.decimal128(*(int(n) for n in kind[8:-1].split(",")))
-    return {
-        "long": pa.int64(),
-        "float": pa.float32(),
-        "double": pa.float64(),
-        "string": pa.string(),
-        "binary": pa.binary(),
-        "date": pa.date32(),
-        "timestamp": pa.timestamp("us", "UTC"),
-        "timestamp_ntz": pa.timestamp("us"),
-    }[kind]
-
-
-NESTED: Final = BEFORE

@@ -72,9 +72,8 @@ class TableChanges:
                     self._drop(note, change, one)
         elif kind is DdlKind.DROP_TABLE:
             self._drop(note, change, directory)
-        elif kind is DdlKind.TRUNCATE_TABLE:
-            if not changelog:
-                self._target(directory).truncate(note, change, self._guard)
+        elif kind is DdlKind.TRUNCATE_TABLE and not changelog:
+            self._target(directory).truncate(note, change, self._guard)
         elif kind in _ROWS_GO and not changelog:
             raise SchemaChangeRefused(
                 f"{change.table}: {change.query!r} takes rows away that the log does not name; set "

@@ -16,8 +16,7 @@ from lake_kit import NOON, PLAIN, Lake, Model
 from page_examples import all_blocks
 from rowferry.change.chunk import Op
 from rowferry.change.sqltype import KINDS, SqlType
-from rowferry.flow.sink.lake.columns import LakeColumns
-from rowferry.flow.sink.lake.stored_columns import lake_kind
+from rowferry.flow.sink.lake.columns import LakeColumns, lake_kind
 from rowferry.registry import SINKS
 
 PAGE = Path(__file__).parents[5] / "docs/lake.md"

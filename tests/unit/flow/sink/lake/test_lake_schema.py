@@ -239,7 +239,7 @@ def test_which_changes_of_a_type_a_table_follows(old: SqlType, new: SqlType, fol
 
     def stored(lake: LakeColumns) -> StoredColumns:
         columns = evolve(None, first, lake, mapped=True).columns
-        read = StoredColumns.read(columns.schema_text(), True, columns.max_id)
+        read = StoredColumns.read(columns.schema_text(), True, columns.max_id, columns.numberings)
         assert read == columns
         return columns
 

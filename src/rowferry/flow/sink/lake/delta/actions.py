@@ -11,7 +11,7 @@ from rowferry.flow.sink.lake.commit import CommitNote, NewFile
 from rowferry.flow.sink.lake.delta.log import TableState
 from rowferry.flow.sink.lake.delta.partition_values import FILE_SIZE, PARTITION_BY
 from rowferry.flow.sink.lake.partitioning import FileLayout
-from rowferry.flow.sink.lake.stored_columns import StoredColumns
+from rowferry.flow.sink.lake.stored_columns import NUMBERINGS, StoredColumns
 
 CHANGEFEED, DROPPED = "rowferry.changefeed", "rowferry.dropped"
 Action = dict[str, Any]
@@ -60,6 +60,7 @@ def metadata_actions(
         "delta.enableDeletionVectors": "true",
         CHANGEFEED: note.changefeed,
         "rowferry.max-column-id": str(columns.max_id),
+        NUMBERINGS: " ".join(columns.numberings),
         "rowferry.mode": shape.mode,
         "rowferry.key": "\n".join(table.handle_key),
     }

@@ -17,7 +17,7 @@ from rowferry.flow.sink.lake.data_file import read_parquet
 from rowferry.flow.sink.lake.delta.checkpoint import checkpoint_bytes, plain_action
 from rowferry.flow.sink.lake.delta.partition_values import stored_layout
 from rowferry.flow.sink.lake.delta.tombstones import Tombstones, file_key, named_until
-from rowferry.flow.sink.lake.stored_columns import StoredColumns
+from rowferry.flow.sink.lake.stored_columns import NUMBERINGS, StoredColumns
 from rowferry.flow.sink.storage.files import Files
 from rowferry.moment import moment
 
@@ -110,7 +110,8 @@ class TableState:
         settings = self.configuration
         mapped = settings.get("delta.columnMapping.mode", "none") != "none"
         noted = int(settings.get("rowferry.max-column-id", "0"))
-        return StoredColumns.read(self.metadata["schemaString"], mapped, noted)
+        numberings = settings.get(NUMBERINGS, "").split()
+        return StoredColumns.read(self.metadata["schemaString"], mapped, noted, numberings)
 
     def apply(self, action: dict[str, Any]) -> None:
         """Do what one action of a commit says.

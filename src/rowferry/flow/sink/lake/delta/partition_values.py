@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from rowferry.flow.sink.lake.columns import arrow_type
 from rowferry.flow.sink.lake.partitioning import FileLayout, Value
-from rowferry.flow.sink.lake.stored_columns import StoredColumns, StoredField, arrow_type
+from rowferry.flow.sink.lake.stored_columns import StoredColumns, StoredField
 
 PARTITION_BY: Final = "rowferry.partition-by"
 FILE_SIZE: Final = "delta.targetFileSize"

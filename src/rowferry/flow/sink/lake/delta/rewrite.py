@@ -11,14 +11,14 @@ import pyarrow as pa
 from rowferry.change.table import TableSchema
 from rowferry.errors import TargetLost
 from rowferry.flow.sink.contract import RESTORE
-from rowferry.flow.sink.lake.columns import LakeColumns
+from rowferry.flow.sink.lake.columns import LakeColumns, fill_value
 from rowferry.flow.sink.lake.commit import CommitNote
 from rowferry.flow.sink.lake.data_file import read_parquet, with_constants, without_rows
 from rowferry.flow.sink.lake.delta.deletion_vector import RowNumbers
 from rowferry.flow.sink.lake.delta.log import LiveFile
 from rowferry.flow.sink.lake.delta.partition_values import held_values
 from rowferry.flow.sink.lake.rewriting import put_data_file, with_evolved
-from rowferry.flow.sink.lake.stored_columns import Evolution, StoredColumns, fill_value
+from rowferry.flow.sink.lake.stored_columns import Evolution, StoredColumns
 from rowferry.flow.sink.storage.files import Files
 from rowferry.moment import moment
 
@@ -54,7 +54,7 @@ class Rewriter:
         Raises:
             SchemaChangeRefused: what old rows have in a new column is not known.
         """
-        values = {f.physical: fill_value(f, table, self._lake) for f in evolution.filled}
+        values = {f.physical: fill_value(f.column, table, self._lake) for f in evolution.filled}
         wanted = {name.lower() for name in table.handle_key}
         if not self._lake.changelog:
             self._key = tuple(

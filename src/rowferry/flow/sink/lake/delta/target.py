@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rowferry.change.chunk import SchemaChange
+from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.table import TableSchema
 from rowferry.errors import PlanDiscarded, SinkOwned, SinkUnavailable, TargetLost, TargetUnfit
 from rowferry.flow.sink.contract import RESTORE
@@ -54,7 +54,12 @@ from rowferry.flow.sink.lake.layout import table_at
 from rowferry.flow.sink.lake.layouts import require_columns
 from rowferry.flow.sink.lake.runs import RunStore, TouchedKeys
 from rowferry.flow.sink.lake.shared_cache import SharedCache
-from rowferry.flow.sink.lake.stored_columns import Evolution, StoredColumns, evolve
+from rowferry.flow.sink.lake.stored_columns import (
+    Evolution,
+    StoredColumns,
+    evolve,
+    numbering_of,
+)
 from rowferry.flow.sink.storage.files import Files
 from rowferry.moment import moment
 
@@ -136,9 +141,12 @@ class DeltaTarget:
     def _columns(self, state: TableState) -> StoredColumns | None:
         return state.columns
 
-    def _next_columns(self, state: TableState, table: TableSchema, application: str) -> Evolution:
+    def _next_columns(
+        self, state: TableState, table: TableSchema, application: str, begun: int
+    ) -> Evolution:
         known = state.exists and is_known(state.transactions, application)
-        return evolve(self._columns(state) if known else None, table, self._lake)
+        old = self._columns(state) if known else None
+        return evolve(old, table, self._lake, numbering=numbering_of(table, begun))
 
     def _held(self, path: str) -> dict[str, pa.Scalar]:
         files = {f.path: f for f in self.state.files.values()}
@@ -148,9 +156,9 @@ class DeltaTarget:
         """Return where data files go: the table is a directory."""
         return self.directory
 
-    def file_columns(self, table: TableSchema, application: str) -> FileColumns:
+    def file_columns(self, table: TableSchema, application: str, begun: int = 0) -> FileColumns:
         """Return the names that the columns of a table version have in data files."""
-        columns = self._next_columns(self.state, table, application).columns
+        columns = self._next_columns(self.state, table, application, begun).columns
         known = self.state.exists and is_known(self.state.transactions, application)
         self._require_layout(self.state, table, columns, fresh=not known)
         return FileColumns(columns.physical)
@@ -193,7 +201,7 @@ class DeltaTarget:
             if state.transactions.get(note.discards_name, 0) > note.discards:
                 raise PlanDiscarded(f"{self._log.shown}: this plan was given up meanwhile")
             anew = not is_known(state.transactions, note.application)
-            evolution = self._next_columns(state, table, note.application)
+            evolution = self._next_columns(state, table, note.application, note.begun)
             steps = commit_head(note, ROW_COMMITS[self._lake.changelog], {})
             steps += [transaction(note.application, note.micro_batch, note)]
             if note.discards:
@@ -216,7 +224,7 @@ class DeltaTarget:
                 state.transactions, note.application
             ):
                 return None
-            evolution = self._next_columns(state, table, note.application)
+            evolution = self._next_columns(state, table, note.application, note.begun)
             if not evolution.rewrites:
                 return None
             steps = commit_head(note, "CHANGE COLUMNS", {})
@@ -327,7 +335,15 @@ class DeltaTarget:
                 require_delivered(state.transactions, note, self._log.shown)
             is_recorded = state.transactions.get(note.schema_name, -1) >= change.commit_ts
             fresh = not is_known(state.transactions, note.application) or (anew and not is_recorded)
-            evolution = evolve(None if fresh else self._columns(state), table, self._lake)
+            old_columns = None if fresh else self._columns(state)
+            numbering = numbering_of(table, note.begun)
+            evolution = evolve(
+                old_columns,
+                table,
+                self._lake,
+                numbering=numbering,
+                succeeds=change.kind is DdlKind.CREATE_TABLE,
+            )
             self._require_layout(state, table, evolution.columns, fresh)
             steps = self._metadata(state, note, evolution.columns, table, fresh)
             if is_recorded and not steps:
@@ -359,6 +375,12 @@ class DeltaTarget:
                 return None
             steps = commit_head(note, "TRUNCATE", {"statement": change.query})
             steps.append(transaction(note.schema_name, max(change.commit_ts, recorded_at), note))
+            if known and change.schema is not None:  # its columns have their numbers anew
+                columns = self._next_columns(
+                    state, change.schema, note.application, note.begun
+                ).columns
+                self._require_layout(state, change.schema, columns, fresh=True)
+                steps += self._metadata(state, note, columns, change.schema, fresh=False)
             return steps + removals
 
         self._commit(note, actions, guard)

@@ -14,7 +14,7 @@ from pyiceberg.typedef import Record
 from rowferry.change.table import TableSchema
 from rowferry.errors import TargetLost
 from rowferry.flow.sink.contract import RESTORE
-from rowferry.flow.sink.lake.columns import LakeColumns
+from rowferry.flow.sink.lake.columns import LakeColumns, fill_value
 from rowferry.flow.sink.lake.commit import OF_OLD_ROW
 from rowferry.flow.sink.lake.data_file import without_rows
 from rowferry.flow.sink.lake.draft import numbered
@@ -27,7 +27,7 @@ from rowferry.flow.sink.lake.iceberg.snapshot import SnapshotDraft
 from rowferry.flow.sink.lake.iceberg.state import IcebergFile, IcebergState
 from rowferry.flow.sink.lake.iceberg.types import field_ids
 from rowferry.flow.sink.lake.rewriting import fitting, put_data_file, with_evolved
-from rowferry.flow.sink.lake.stored_columns import Evolution, StoredColumns, fill_value
+from rowferry.flow.sink.lake.stored_columns import Evolution, StoredColumns
 from rowferry.flow.sink.storage.files import Files
 from rowferry.moment import moment
 
@@ -63,7 +63,7 @@ class IcebergRewriter:
         Raises:
             SchemaChangeRefused: what old rows have in a new column is not known.
         """
-        values = {f.physical: fill_value(f, table, self._lake) for f in evolution.filled}
+        values = {f.physical: fill_value(f.column, table, self._lake) for f in evolution.filled}
         old = state.columns
         assert old is not None
         draft = SnapshotDraft(Operation.OVERWRITE)

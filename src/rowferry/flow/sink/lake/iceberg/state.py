@@ -22,7 +22,7 @@ from rowferry.errors import RowferryError, SinkDamaged, TargetUnfit
 from rowferry.flow.sink.lake.iceberg.catalog import IcebergCatalog
 from rowferry.flow.sink.lake.iceberg.partition_spec import PARTITION_BY, has_layout
 from rowferry.flow.sink.lake.partitioning import FileLayout
-from rowferry.flow.sink.lake.stored_columns import StoredColumns
+from rowferry.flow.sink.lake.stored_columns import NUMBERINGS, StoredColumns
 
 CHANGEFEED, DROPPED, COLUMNS = "rowferry.changefeed", "rowferry.dropped", "rowferry.columns"
 MAX_COLUMN, MODE, KEY = "rowferry.max-column-id", "rowferry.mode", "rowferry.key"
@@ -116,7 +116,8 @@ class IcebergState:
         """The table's columns; None: they are not ours."""
         text = self.properties.get(COLUMNS)
         noted = int(self.properties.get(MAX_COLUMN, "0"))
-        return StoredColumns.read(text, mapped=True, max_id=noted) if text else None
+        numberings = self.properties.get(NUMBERINGS, "").split()
+        return StoredColumns.read(text, True, noted, numberings) if text else None
 
 
 class StateReader:

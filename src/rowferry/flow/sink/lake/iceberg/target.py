@@ -8,7 +8,7 @@ from typing import Final
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
-from rowferry.change.chunk import SchemaChange
+from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.table import TableSchema
 from rowferry.errors import PlanDiscarded, SinkOwned, SinkUnavailable, TargetUnfit
 from rowferry.flow.sink.lake.commit import (
@@ -44,7 +44,13 @@ from rowferry.flow.sink.lake.iceberg.state import (
 from rowferry.flow.sink.lake.iceberg.types import field_ids, has_columns
 from rowferry.flow.sink.lake.iceberg.updates import forgotten, unchanged
 from rowferry.flow.sink.lake.layouts import require_columns
-from rowferry.flow.sink.lake.stored_columns import Evolution, StoredColumns, evolve
+from rowferry.flow.sink.lake.stored_columns import (
+    NUMBERINGS,
+    Evolution,
+    StoredColumns,
+    evolve,
+    numbering_of,
+)
 from rowferry.flow.sink.storage.files import Files
 
 _TRIES: Final = 50
@@ -137,19 +143,32 @@ class IcebergTarget:
                 "or begin anew: drop the table, then rowferry changefeed reset --snapshot"
             )
 
-    def _next_columns(self, state: IcebergState, table: TableSchema, application: str) -> Evolution:
-        return self._evolution(state, table, fresh=not is_known(state.notes, application))
+    def _next_columns(
+        self, state: IcebergState, table: TableSchema, application: str, begun: int
+    ) -> Evolution:
+        return self._evolution(state, table, not is_known(state.notes, application), begun)
 
-    def _evolution(self, state: IcebergState, table: TableSchema, fresh: bool) -> Evolution:
+    def _evolution(
+        self,
+        state: IcebergState,
+        table: TableSchema,
+        fresh: bool,
+        begun: int,
+        succeeds: bool = False,
+    ) -> Evolution:
         """Return the next columns; `fresh`: as if the table were new.
 
         Also then no column gets the number of another one: readers take older partition specs,
         schemas and bounds with it.
         """
-        columns = state.columns
+        columns, numbering = state.columns, numbering_of(table, begun)
         if fresh:
-            return evolve(None, table, self._lake, mapped=True, emptied=columns)
-        return evolve(columns, table, self._lake, mapped=True)
+            return evolve(
+                None, table, self._lake, mapped=True, emptied=columns, numbering=numbering
+            )
+        return evolve(
+            columns, table, self._lake, mapped=True, numbering=numbering, succeeds=succeeds
+        )
 
     def root(self, fresh: str) -> str:
         """Return where data files go: below the table's location, wherever its name leads."""
@@ -157,9 +176,9 @@ class IcebergTarget:
             return fresh
         return self._catalog.io.path(self.state.metadata.location)
 
-    def file_columns(self, table: TableSchema, application: str) -> FileColumns:
+    def file_columns(self, table: TableSchema, application: str, begun: int = 0) -> FileColumns:
         """Return names and numbers that the columns of a table version have in data files."""
-        columns = self._next_columns(self.state, table, application).columns
+        columns = self._next_columns(self.state, table, application, begun).columns
         known = self.state.exists and is_known(self.state.notes, application)
         self._require_layout(self.state, table, columns, fresh=not known)
         return FileColumns(columns.physical, field_ids(columns))
@@ -210,7 +229,7 @@ class IcebergTarget:
             if state.notes.get(note.discards_name, 0) > note.discards:
                 raise PlanDiscarded(f"{self.shown}: this plan was given up meanwhile")
             anew = not is_known(state.notes, note.application)
-            columns = self._next_columns(state, table, note.application).columns
+            columns = self._next_columns(state, table, note.application, note.begun).columns
             notes = {note.application: note.micro_batch}
             if note.discards:
                 notes[note.discards_name] = note.discards
@@ -232,7 +251,7 @@ class IcebergTarget:
         def change(state: IcebergState) -> TableChange | None:
             if note.is_done(state.notes) or not is_known(state.notes, note.application):
                 return None
-            evolution = self._next_columns(state, table, note.application)
+            evolution = self._next_columns(state, table, note.application, note.begun)
             if not evolution.rewrites:
                 return None
             draft = self._evolved(note, state, evolution, table)
@@ -249,7 +268,7 @@ class IcebergTarget:
         delivered: bool = False,
     ) -> None:
         """Give the table the columns of a schema change; `anew`: and no rows."""
-        table = change.schema
+        table, creates = change.schema, change.kind is DdlKind.CREATE_TABLE
         if table is None:
             return
 
@@ -258,7 +277,7 @@ class IcebergTarget:
                 require_delivered(state.notes, note, self.shown)
             noted = state.notes.get(note.schema_name, -1) >= change.commit_ts
             fresh = not is_known(state.notes, note.application) or (anew and not noted)
-            evolution = self._evolution(state, table, fresh)
+            evolution = self._evolution(state, table, fresh, note.begun, creates)
             self._require_layout(state, table, evolution.columns, fresh)
             if noted and state.columns == evolution.columns and DROPPED not in state.properties:
                 return None
@@ -291,7 +310,13 @@ class IcebergTarget:
             noted = state.notes.get(note.schema_name, -1)
             if noted >= change.commit_ts and not state.files:
                 return None
-            made.settings = _noted({note.schema_name: max(change.commit_ts, noted)})
+            notes = {note.schema_name: max(change.commit_ts, noted)}
+            made.settings = _noted(notes)
+            if known and change.schema is not None:  # its columns have their numbers anew
+                table, draft = change.schema, made.draft
+                columns = self._next_columns(state, table, note.application, note.begun).columns
+                self._require_layout(state, table, columns, fresh=True)
+                made = self._with_columns(note, state, columns, table, draft, notes, anew=False)
             made.summary["rowferry.statement"] = change.query
             return made
 
@@ -381,6 +406,7 @@ class IcebergTarget:
             CHANGEFEED: note.changefeed,
             COLUMNS: columns.schema_text(),
             MAX_COLUMN: str(columns.max_id),
+            NUMBERINGS: " ".join(columns.numberings),
             MODE: "changelog" if self._lake.changelog else "upsert",
             KEY: "\n".join(table.handle_key),
             **_noted(notes),
