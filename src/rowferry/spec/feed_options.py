@@ -40,7 +40,8 @@ class FeedOptions(Section, section=""):
         flag(),
         False,
         "Whether table names in filter rules, event filters and dispatch rules are compared with "
-        "their case.",
+        "their case. A changefeed with masks, computed columns or column selectors keeps it as it "
+        "was created.",
     )
     force_replicate = option(
         flag(),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rowferry.control.operator.checks.prepare import check_alterable
@@ -15,8 +17,8 @@ KAFKA = "kafka://one:9092/changes?protocol=canal-json"
 PROXY = "https://one/in?protocol=canal-json"
 
 
-def spec(sink: str, source: str = SOURCE) -> ChangefeedSpec:
-    return build_spec(source, sink, None, "feed", tables=option_tables, sinks=sink_traits)[0]
+def spec(sink: str, source: str = SOURCE, config: dict[str, Any] | None = None) -> ChangefeedSpec:
+    return build_spec(source, sink, config, "feed", tables=option_tables, sinks=sink_traits)[0]
 
 
 @pytest.mark.parametrize(
@@ -61,3 +63,42 @@ def test_directories_of_a_storage_stay_as_they_are(changed: str) -> None:
     with pytest.raises(SpecChanged, match=f"sink.{key} of changefeed 'feed' .* cannot be changed"):
         check_alterable(spec(storage), wanted, assemble(wanted))
     check_alterable(wanted, wanted, assemble(wanted))
+
+
+def cased(config: dict[str, Any], case_sensitive: bool) -> ChangefeedSpec:
+    return spec(KAFKA, config={**config, "case-sensitive": case_sensitive})
+
+
+MASK = {"matcher": ["Shop.*"], "columns": ["email"], "action": "null"}
+COMPUTED = {"matcher": ["Shop.*"], "column": "x", "type": "int", "expression": "1"}
+SELECTOR = {"matcher": ["Shop.*"], "columns": ["*", "!email"]}
+
+
+@pytest.mark.parametrize("was", [False, True])
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"transform": {"masks": [MASK]}}, "transform.masks"),
+        ({"transform": {"computed": [COMPUTED]}}, "transform.computed"),
+        ({"sink": {"column-selectors": [SELECTOR]}}, "sink.column-selectors"),
+    ],
+)
+def test_rules_that_never_change_go_by_the_same_case_for_ever(
+    config: dict[str, Any], named: str, was: bool
+) -> None:
+    """A mask for `Shop.people` would not be one for `shop.people` any more, which goes out."""
+    old, new = (cased(config, one) for one in (was, not was))
+    with pytest.raises(SpecChanged, match=f"case-sensitive .* because {named} would be for other"):
+        check_alterable(old, new, assemble(new))
+    check_alterable(old, old, assemble(old))
+
+
+def test_rules_that_may_change_may_go_by_another_case() -> None:
+    filters = {"matcher": ["shop.t"], "ignore-event": ["delete"]}
+    config = {
+        "filter": {"rules": ["shop.*"], "event-filters": [filters]},
+        "sink": {"dispatchers": [{"matcher": ["shop.*"], "partition": "ts"}]},
+        "transform": {"masks": []},
+    }
+    old, new = (cased(config, one) for one in (False, True))
+    check_alterable(old, new, assemble(new))

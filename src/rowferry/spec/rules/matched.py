@@ -50,3 +50,8 @@ def matched_rules(
         return tuple(read(place, written) for place, written in enumerate(value))
 
     return OptionShape(f"a list of rules, each with the keys {', '.join(keys)}", parse)
+
+
+def has_matchers(value: object) -> bool:
+    """Return whether an option's value is a list of such rules, and has one."""
+    return isinstance(value, tuple) and any(hasattr(rule, "matcher") for rule in value)

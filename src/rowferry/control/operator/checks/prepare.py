@@ -33,6 +33,8 @@ from rowferry.secrets.sources import NO_STORE, SecretSources
 from rowferry.spec.active_active import ActiveActive, read_active_active
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.feed_options import FeedOptions
+from rowferry.spec.rules.matched import has_matchers
 from rowferry.spec.rules.transform import TransformOptions
 from rowferry.spec.sealing import SecretKeys
 from rowferry.spec.uri import Uri
@@ -366,6 +368,7 @@ def check_alterable(old: ChangefeedSpec, new: ChangefeedSpec, flow: Flow) -> Non
             f"changefeed {old.changefeed_id!r} writes {old.protocol}, not {new.protocol}; {cure}"
         )
     _check_options(old, new, cure)
+    _check_case(old, new, cure)
 
 
 def _check_options(old: ChangefeedSpec, new: ChangefeedSpec, cure: str) -> None:
@@ -385,6 +388,25 @@ def _check_options(old: ChangefeedSpec, new: ChangefeedSpec, cure: str) -> None:
                     f"{table.path(option.key)} of changefeed {old.changefeed_id!r} is "
                     f"{was[option]!r} and cannot be changed to {now[option]!r}; {cure}"
                 )
+
+
+def _check_case(old: ChangefeedSpec, new: ChangefeedSpec, cure: str) -> None:
+    """Refuse to let rules that never change be for other tables: columns would go out in clear."""
+    if _case_of(old) == _case_of(new):
+        return
+    for table in option_tables(new):
+        settings = new.options(table)
+        for option in table.options:
+            if not option.alterable and has_matchers(settings[option]):
+                raise SpecChanged(
+                    f"{FeedOptions.case_sensitive.key} of changefeed {old.changefeed_id!r} cannot "
+                    f"be changed, because {table.path(option.key)} would be for other tables; "
+                    f"{cure}"
+                )
+
+
+def _case_of(spec: ChangefeedSpec) -> bool:
+    return spec.options(FeedOptions).case_sensitive
 
 
 def _same_place(one: Uri, other: Uri, movable: bool = False) -> bool:
