@@ -42,6 +42,7 @@ from rowferry.errors import (
     TargetTsTooEarly,
 )
 from rowferry.flow.assemble import assemble, sink_traits
+from rowferry.secrets.environment import sources_of_environment
 from rowferry.spec.build import build_spec
 
 ORDERS, ITEMS = TableId("shop", "orders"), TableId("shop", "items")
@@ -429,6 +430,30 @@ def test_tables_that_cannot_be_added_change_nothing(desk: Desk) -> None:
     desk.store.move("feed", Verb.REACH_TARGET)
     with pytest.raises(IllegalMove):
         desk.operations.add_tables("feed", ["crm.people"])
+
+
+def test_tables_are_added_beside_masked_ones(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mask need not be for what is added, and its salt may be a reference."""
+    monkeypatch.setenv("SALT", "sixteen bytes or more")
+    mask = {"matcher": ["shop.*"], "columns": ["note"], "action": "hash"}
+    transform = {"salt": "env:SALT", "masks": [mask]}
+    desk.operations = Operations(desk.store, now=desk.clock, secrets=sources_of_environment())
+    desk.create(config={"filter": {"rules": ["shop.*"]}, "transform": transform})
+    desk.operations.add_tables("feed", ["crm.people"])
+    assert desk.rules() == ["shop.*", "crm.people"]
+
+
+def test_rules_are_judged_again_where_names_are_compared_in_another_way(desk: Desk) -> None:
+    """One that fits no table any more would leave its table out without a word."""
+    config: dict[str, Any] = {"filter": {"rules": ["Shop.orders", "shop.items"]}}
+    desk.create(config=config)
+    desk.stop()
+    changed = ChangedSettings(config={**config, "case-sensitive": True})
+    with pytest.raises(NoSuchTable, match=r"filter.rules name Shop.orders, which the source"):
+        desk.operations.update("feed", changed)
+    config["filter"]["rules"][0] = "shop.orders"
+    changed = ChangedSettings(config={**config, "case-sensitive": True})
+    assert desk.operations.update("feed", changed).spec_version == 2
 
 
 def test_what_another_server_changed_meanwhile_is_not_lost(

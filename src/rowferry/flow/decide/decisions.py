@@ -142,7 +142,7 @@ class Decisions:
         self._dialect, self._writable = dialect, writable
         self._force = top.force_replicate
         self._leave_out = top.ignore_ineligible_table
-        cased = top.case_sensitive
+        self._cased = cased = top.case_sensitive
         events = filters.event_filters
         self._events = EventFilters(events, cased)
         dispatch = dispatch_rules(spec)
@@ -182,17 +182,33 @@ class Decisions:
             TableNotActiveActive: one of them cannot do what its flags, or the mode, ask for.
         """
         kept = [t for t in tables if self.keeps_table(t.id)]
-        if missing := self._filter.missing(t.id for t in kept):
+        notices = self._judged(kept, self._filter)
+        return notices + self._transforms.check([t for t in kept if self._eligible(t)])
+
+    def check_added(self, tables: Iterable[TableSchema], rules: Iterable[str]) -> None:
+        """Judge the tables that some of the filter rules bring, as those of a new changefeed.
+
+        Rules about columns need not be for one of them.
+
+        Raises:
+            RowferryError: as `check_tables` does.
+        """
+        added = TableFilter(rules, self._cased)
+        kept = [t for t in tables if self.keeps_table(t.id) and added.matches_table(*t.id)]
+        self._judged(kept, added)
+
+    def _judged(self, kept: list[TableSchema], rules: TableFilter) -> list[str]:
+        if missing := rules.missing(t.id for t in kept):
             raise NoSuchTable(
                 f"filter.rules name {', '.join(missing)}, which the source does not have; correct "
                 "the name, create it first, or use a wildcard to capture it once it exists"
             )
         notices = self._check_keys(kept)
-        eligible = [t for t in kept if self._eligible(t)]
-        for table in eligible:
-            notices += self._events.fit(table)
-            self.seen_as(table)
-        return notices + self._transforms.check(eligible)
+        for table in kept:
+            if self._eligible(table):
+                notices += self._events.fit(table)
+                self.seen_as(table)
+        return notices
 
     def _check_keys(self, kept: list[TableSchema]) -> list[str]:
         keyless = [t for t in kept if not self._eligible(t)]

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from rowferry.change.table import TableId, TableSchema
 from rowferry.control.operator.checks.near_misses import hint, nothing_matches
-from rowferry.control.operator.settings.table_rules import filter_rules, with_rules
+from rowferry.control.operator.settings.table_rules import filter_rules
 from rowferry.control.store.connection import has_database
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import (
@@ -25,7 +25,7 @@ from rowferry.errors import (
     SpecChanged,
     WrittenOntoItself,
 )
-from rowferry.flow.assemble import Flow, assemble, decisions_of, option_tables, sink_traits
+from rowferry.flow.assemble import Flow, assemble, option_tables, sink_traits
 from rowferry.flow.capture.contract import ChecksStart, Marking, Stamping
 from rowferry.flow.sink.contract import HasAdvice, MarkReading, Owner
 from rowferry.registry import SINKS, SOURCES
@@ -315,14 +315,16 @@ def check_rules(
 def check_added_rules(old: ChangefeedSpec, prepared: PreparedFeed) -> None:
     """Judge the tables that new filter rules bring, as those of a new changefeed are judged.
 
+    All rules are new where names are compared in another way.
+
     Raises:
         NoSuchTable, TableIneligible: one of them is missing, or has no usable key.
     """
-    before = filter_rules(old)
-    added = [r for r in filter_rules(prepared.spec) if r not in before and not r.startswith("!")]
+    new = prepared.spec
+    before = filter_rules(old) if _case_of(old) == _case_of(new) else ()
+    added = [r for r in filter_rules(new) if r not in before and not r.startswith("!")]
     if added:
-        tables = (*prepared.tables, *prepared.ineligible)
-        decisions_of(with_rules(prepared.spec, added)).check_tables(tables)
+        prepared.flow.decide.check_added((*prepared.tables, *prepared.ineligible), added)
 
 
 def stored_spec(
