@@ -145,4 +145,5 @@ def test_a_name_goes_to_another_table_where_the_log_says_so(scene: Scene) -> Non
     feed.catch_up()
     scene.sql("INSERT INTO d VALUES (5)")
     feed.run()
+    feed.catch_up()
     assert [_shown(c) for c in feed.changes("all")] == [f"INSERT {i}" for i in range(1, 6)]
