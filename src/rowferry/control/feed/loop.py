@@ -22,6 +22,14 @@ from rowferry.change.table import TableId, TableSchema
 from rowferry.control.feed.known_versions import KnownVersions
 from rowferry.control.feed.lease import Claim
 from rowferry.control.feed.quarantining import Quarantining
+from rowferry.control.feed.recorded import (
+    CONSISTENT,
+    decisions_then,
+    discard,
+    has_made_changes,
+    seen_by_readers,
+    ways_of,
+)
 from rowferry.control.feed.table_volumes import TableVolume, table_volumes
 from rowferry.control.feed.under_way import (
     RereadPace,
@@ -40,7 +48,7 @@ from rowferry.errors import (
     SnapshotGone,
     SnapshotOutdated,
 )
-from rowferry.flow.assemble import Flow, secret_tables, tables_of
+from rowferry.flow.assemble import Flow, tables_of
 from rowferry.flow.capture.contract import (
     Appetite,
     CanPauseAt,
@@ -52,17 +60,14 @@ from rowferry.flow.capture.contract import (
     ShowsPosition,
     SnapshotShare,
 )
+from rowferry.flow.decide.decisions import Decisions
 from rowferry.flow.parking import diverted, refused
 from rowferry.flow.sink.contract import KeepsChanges, Owner, Remembering, TableStatus
 from rowferry.moment import moment
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.consistent import ConsistentOptions
-from rowferry.spec.secret_places import with_secrets
-from rowferry.spec.uri import Uri
 
 LOG = logging.getLogger(__name__)
 STRETCH_BYTES = 512 << 20
-CONSISTENT = ConsistentOptions.TABLE.section
 
 
 class SegmentRunner(Protocol):
@@ -129,34 +134,6 @@ class StepResult:
     target_tables: tuple[TableStatus, ...] | None = None
 
 
-def discard(store: MetaStore, claim: Claim, flow: Flow, pending: Plan, why: str) -> None:
-    """Take a recorded, unfinished plan back; what readers have seen of it is kept in mind."""
-    position = None
-    if flow.sink.discard(pending):
-        known = store.state(claim.changefeed).position
-        position = flow.capture.after_discard(known, pending.stretch)
-    store.discard(claim, pending.micro_batch, why, position)
-
-
-def has_made_changes(store: MetaStore, changefeed: str, flow: Flow, pending: Plan) -> bool:
-    """Return whether the first schema change of a recorded, unfinished plan was made and stays so.
-
-    Such a plan must not be taken back where it can still be carried out. It needs no tasks any
-    more, and one in its place would leave its rows out: what it has parked of them would be lost.
-    """
-    if not pending.stretch.schema_changes or not isinstance(flow.sink, KeepsChanges):
-        return False
-    versions = KnownVersions()
-    versions.restore(store.state(changefeed).versions)
-    return flow.sink.has_changes_of(_seen_by_readers(pending, flow, versions))
-
-
-def _seen_by_readers(plan: Plan, flow: Flow, versions: KnownVersions) -> Plan:
-    """Return a plan with its schema changes as readers of the sink see them."""
-    changes = versions.changes_seen(flow.decide, plan.stretch)
-    return plan.with_(stretch=replace(plan.stretch, schema_changes=changes))
-
-
 class Loop:
     """One changefeed under one claim. Not for use from several threads."""
 
@@ -210,6 +187,7 @@ class Loop:
         self._hears = False  # whether it is a `HasNews` one: asked once, it costs
         self._versions = KnownVersions()
         self._specs: dict[int, ChangefeedSpec] = {}  # of the plan that was run last
+        self._decided: dict[int, Decisions] = {}  # by the older settings of a plan
         self._opened = False
         self._published = 0  # number of the last published micro-batch
         self._flow_version = spec_version
@@ -394,8 +372,11 @@ class Loop:
 
     def _open(self) -> None:
         state = self._store.state(self._id)
-        decide = self._flow.decide
-        captured = (decide.seen_as(v) for v in state.versions if decide.captures(v))
+        self._spec_version = self._flow_version or state.spec_version
+        decides = [self._flow.decide]
+        if (pending := self._store.pending(self._id)) is not None:
+            decides.append(self._decide_of(pending))  # its tables may be captured no more
+        captured = (d.seen_as(v) for d in decides for v in state.versions if d.captures(v))
         owner = Owner(
             changefeed=self._id,
             epoch=self._claim.epoch,
@@ -407,7 +388,6 @@ class Loop:
         self._flow.sink.open(owner, state.sink_state)
         if self._flow.redo is not None:
             self._flow.redo.open(owner)
-        self._spec_version = self._flow_version or state.spec_version
         self.watermark = state.watermark
         self._opened = True
 
@@ -420,7 +400,7 @@ class Loop:
         if pending.spec_version == self._spec_version or not pending.stretch.segments:
             return False
         versions = (pending.spec_version, self._spec_version)
-        then, now = (_ways_of(self._store.spec(self._id, version)) for version in versions)
+        then, now = (ways_of(self._store.spec(self._id, version)) for version in versions)
         return then != now and not has_made_changes(self._store, self._id, self._flow, pending)
 
     def _open_planner(self) -> Planner:
@@ -467,7 +447,7 @@ class Loop:
         self._versions.check_masks(self._flow.decide, stretch)
         seen = self._seen(bare)
         outputs, sink_state = self._flow.sink.allocate(
-            seen.stretch, self._seen_tables(tables_of(bare, self._versions))
+            seen.stretch, self._seen_tables(bare, tables_of(bare, self._versions))
         )
         return bare.with_(outputs=outputs, sink_state=sink_state)
 
@@ -485,7 +465,7 @@ class Loop:
                 plan, receipts = self._run(plan, tables)
         seen = self._seen(plan)
         with self._stages.measured("publish"):
-            self._flow.sink.publish(seen, receipts, self._seen_tables(tables))
+            self._flow.sink.publish(seen, receipts, self._seen_tables(plan, tables))
         position = self._flow.capture.settle(plan.stretch, receipts)
         with self._stages.measured("store"):
             self._store.publish(self._claim, plan, position)
@@ -535,12 +515,24 @@ class Loop:
         return sink.has_changes_of(self._seen(plan))
 
     def _seen(self, plan: Plan) -> Plan:
-        return _seen_by_readers(plan, self._flow, self._versions)
+        return seen_by_readers(plan, self._decide_of(plan), self._versions)
 
     def _seen_tables(
-        self, tables: Mapping[TableSlice, TableSchema]
+        self, plan: Plan, tables: Mapping[TableSlice, TableSchema]
     ) -> dict[TableSlice, TableSchema]:
-        return {one: self._flow.decide.seen_as(table) for one, table in tables.items()}
+        decide = self._decide_of(plan)
+        return {one: decide.seen_as(table) for one, table in tables.items()}
+
+    def _decide_of(self, plan: Plan) -> Decisions:
+        """Return what decides about a plan: by the settings with which it was recorded."""
+        version = plan.spec_version
+        if version == self._spec_version:
+            return self._flow.decide
+        if version not in self._decided:
+            self._decided = {
+                version: decisions_then(self._store.spec(self._id, version), self._flow)
+            }
+        return self._decided[version]
 
     def _run(
         self, plan: Plan, tables: Mapping[TableSlice, TableSchema]
@@ -608,7 +600,8 @@ class Loop:
         if not (plan.stretch.segments or plan.stretch.schema_changes):
             self._flow.redo.catch_up(plan.micro_batch, self.watermark)
             return ""
-        return self._flow.redo.begin(self._seen(plan), self._seen_tables(tables), self.watermark)
+        seen = self._seen_tables(plan, tables)
+        return self._flow.redo.begin(self._seen(plan), seen, self.watermark)
 
     def _step(
         self, plan: Plan, receipts: Sequence[Receipt], replayed: bool, seconds: float
@@ -645,22 +638,6 @@ class Loop:
         """Return what happened in tasks and on the driver since the last step."""
         counts, self._counts = summed([self._counts, self._flow.take_counts()]), {}
         return counts
-
-
-def _ways_of(spec: ChangefeedSpec) -> tuple[Uri, Uri, list[tuple[str, str]]]:
-    """Return where the tasks of a plan read and write, and all secrets by which they may.
-
-    Other options of the sink stay those of the plan: a repeat must be the same in all its bytes.
-    """
-    secrets: list[tuple[str, str]] = []
-
-    def note(secret: str, place: str) -> str:
-        if not place.startswith(f"{CONSISTENT}."):  # the redo log is that of now
-            secrets.append((place, secret))
-        return secret
-
-    with_secrets(spec, secret_tables(spec), note)
-    return spec.source, replace(spec.sink, parameters=()), sorted(secrets)
 
 
 def _point_reached(stretch: Stretch) -> int | None:

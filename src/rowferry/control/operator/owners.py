@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rowferry.control.feed.lease import Holder
-from rowferry.control.feed.loop import discard, has_made_changes
+from rowferry.control.feed.recorded import discard, has_made_changes
 from rowferry.control.store.contract import FeedRecord, MetaStore
 from rowferry.control.store.publishing import nothing_delivered
 from rowferry.flow.assemble import Flow

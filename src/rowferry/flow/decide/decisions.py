@@ -231,6 +231,11 @@ class Decisions:
         """
         self._transforms.check_salt()
 
+    def with_masks_of(self, other: Decisions) -> Decisions:
+        """Let this have the masks and computed columns of another; returns it."""
+        self._transforms = other._transforms
+        return self
+
     @property
     def renames(self) -> bool:
         """Whether tables are written under other names than their own."""
