@@ -286,7 +286,7 @@ class Decisions:
             # Keys are compared before columns go: a unique index need not stay whole.
             whole, halves = split_in_halves(kept) if self._splits else (kept, None)
             if halves is not None:
-                whole = self._events.kept_halves(whole, halves)
+                whole = self._events.kept_halves(rows.table, whole, halves)
             if len(whole) and seen.made is not None:
                 yield self._transforms.rows(whole, seen.made, seen.narrowed)
             elif len(whole):

@@ -84,7 +84,7 @@ class EventFilters:
             BadFilterRule: a matcher with a syntax error.
         """
         self._rules = [_Rule(rule, case_sensitive) for rule in rules]
-        self._policies: Remembered[TableId, tuple[tuple[int, int], _Policy]] = Remembered()
+        self._policies: Remembered[TableId, tuple[TableSchema, _Policy]] = Remembered()
 
     def ignores(self, change: SchemaChange) -> bool:
         """Return whether a schema change is not sent."""
@@ -118,23 +118,25 @@ class EventFilters:
         policy = self._policy(table)
         return op in policy.ops or any(wanted is op for wanted, _, _ in policy.tests)
 
-    def kept_halves(self, rows: Rows, halves: npt.NDArray[np.bool_]) -> Rows:
+    def kept_halves(self, table: TableSchema, rows: Rows, halves: npt.NDArray[np.bool_]) -> Rows:
         """Return rows without those halves of split updates that are ignored by kind of event.
 
-        To readers they are a delete and an insert, so that is what they count as here.
+        To readers they are a delete and an insert, so that is what they count as here. `table` is
+        theirs as the source gives it.
         """
-        ignored = self._policy(rows.table).ops
+        ignored = self._policy(table).ops
         gone = halves & np.isin(rows.op, [int(op) for op in ignored])
         return rows.take(np.flatnonzero(~gone)) if gone.any() else rows
 
     def _policy(self, table: TableSchema) -> _Policy:
-        version = (table.table_id, table.version)
-        known, policy = self._policies.get(table.id, (None, _Policy()))
-        if known != version:
-            policy = _Policy()
-            for rule in self._rules:
-                rule.add_to(policy, table)
-            self._policies[table.id] = (version, policy)
+        known = self._policies.get(table.id)
+        # Not by its version: one that begins at the same commit-ts after a reset may be another.
+        if known is not None and known[0] is table:
+            return known[1]
+        policy = _Policy()
+        for rule in self._rules:
+            rule.add_to(policy, table)
+        self._policies[table.id] = (table, policy)
         return policy
 
 

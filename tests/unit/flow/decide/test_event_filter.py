@@ -250,3 +250,25 @@ def test_start_ts_is_refused_by_name() -> None:
     with pytest.raises(BadOption, match=r"filter\.ignore-txn-start-ts: the range source"):
         decisions({"filter": {"ignore-txn-start-ts": [1]}})
     assert decisions({"filter": {"ignore-txn-start-ts": []}})
+
+
+def test_a_table_that_is_another_one_at_the_same_commit_ts() -> None:
+    """As after a second reset to one place: tasks keep what they know of the same settings."""
+    found = filters(
+        {"matcher": ["shop.*"], "ignore-insert-value-expr": "state = 'NEW'"},
+        {"matcher": ["shop.*"], "ignore-update-only-columns": ["seen"]},
+    )
+    assert ids(found) == ["update", "delete"]
+    cased = made(
+        "CREATE TABLE orders (id INT PRIMARY KEY, code INT, state VARCHAR(9) COLLATE utf8mb4_bin, "
+        "seen DATETIME, more INT)"
+    )
+    assert (cased.table_id, cased.version) == (TABLE.table_id, TABLE.version)
+    changes = chunk(
+        cased,
+        (Op.INSERT, None, row(1)),
+        (Op.UPDATE, row(1), {**row(1), "more": 2}),
+        (Op.UPDATE, row(1), {**row(1), "seen": None}),
+    )
+    assert ids(found, changes) == ["insert", "update"]
+    assert ids(found) == ["update", "delete"]
