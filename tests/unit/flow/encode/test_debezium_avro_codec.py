@@ -285,3 +285,13 @@ def test_what_is_no_event_is_refused(registry: RegistryStub) -> None:
     for key, value in ((None, None), (None, b"{}"), (None, b"\0\0")):
         with pytest.raises(DecodeError):
             list(one.decode_message(key, value))
+
+
+def test_a_table_that_is_another_one_at_the_same_commit_ts(registry: RegistryStub) -> None:
+    """As after a second reset to one place: its rows need a schema of their own."""
+    one = codec(registry)
+    other = parse_create("create table d.t (id int key, w int)")
+    assert (other.table_id, other.version) == (TABLE.table_id, TABLE.version)
+    for table, row in ((TABLE, OLD), (other, {"id": 2, "w": 3}), (TABLE, NEW)):
+        encoded = one.encode_rows(rows(table, (Op.INSERT, None, row)), 7, TOPIC)
+        assert [v["after"] for v in values(registry, encoded)] == [row]

@@ -79,7 +79,7 @@ class Avro(MessageCodec):
         self._extension = settings.extension
         self._watermark = settings.watermark
         self._registry = SchemaRegistry(settings.registry)
-        self._ids: Remembered[tuple[str, TableId, int, int], tuple[int, int]]
+        self._ids: Remembered[tuple[str, TableId, int, int], tuple[TableSchema, tuple[int, int]]]
         self._ids = Remembered(kept_s=inf)  # each costs calls of the registry
         self._records: Remembered[tuple[int, bool], RecordReader] = Remembered()
         self._tables: Remembered[tuple[int | None, int | None], TableSchema] = Remembered()
@@ -130,16 +130,19 @@ class Avro(MessageCodec):
     def _registered(self, table: TableSchema, topic: Topic | None) -> tuple[int, int]:
         """Return the ids of the key's and the value's schema."""
         name = topic.name if topic else ""
-        known = (name, table.written_as, table.table_id, table.version)
-        if known not in self._ids:
-            schemas = (
-                ("key", key_schema(table, self._modes)),
-                ("value", value_schema(table, self._modes, self._extension)),
-            )
-            # Readers look a topic's schemas up by its own name (TopicNameStrategy), dots and all.
-            ids = [self._registry.register(f"{name}-{w}", s) if name else 0 for w, s in schemas]
-            self._ids[known] = (ids[0], ids[1])
-        return self._ids[known]
+        key = (name, table.written_as, table.table_id, table.version)
+        known = self._ids.get(key)
+        # After a reset, another version may begin at the same commit-ts.
+        if known is not None and known[0] is table:
+            return known[1]
+        schemas = (
+            ("key", key_schema(table, self._modes)),
+            ("value", value_schema(table, self._modes, self._extension)),
+        )
+        # Readers look a topic's schemas up by its own name (TopicNameStrategy), dots and all.
+        ids = [self._registry.register(f"{name}-{w}", s) if name else 0 for w, s in schemas]
+        self._ids[key] = (table, (ids[0], ids[1]))
+        return ids[0], ids[1]
 
     def _key(self, table: TableSchema, image: list[Field]) -> list[AvroCell]:
         by_name = {f.column.name: f for f in image}

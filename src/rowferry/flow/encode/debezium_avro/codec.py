@@ -117,7 +117,7 @@ class DebeziumAvro(MessageCodec):
         self._name = own.name or spec.changefeed_id
         self._modes = ValueModes.of(spec, self._extension)
         self._registry = SchemaRegistry(registry_address(spec, PROTOCOL))
-        self._ids: Remembered[tuple[str, TableId, int, int], tuple[int, int]]
+        self._ids: Remembered[tuple[str, TableId, int, int], tuple[TableSchema, tuple[int, int]]]
         self._ids = Remembered(kept_s=inf)  # each costs calls of the registry
         self._known: Remembered[int, _Known] = Remembered()
 
@@ -215,15 +215,18 @@ class DebeziumAvro(MessageCodec):
     def _registered(self, table: TableSchema, topic: Topic | None) -> tuple[int, int]:
         """Return the ids of the key's and the value's schema."""
         name = topic.name if topic else ""
-        known = (name, table.written_as, table.table_id, table.version)
-        if known not in self._ids:
-            schemas = self.schemas(table)
-            ids = [
-                self._registry.register(f"{name}-{which}", json.dumps(made)) if name and made else 0
-                for which, made in zip(("key", "value"), schemas, strict=True)
-            ]
-            self._ids[known] = (ids[0], ids[1])
-        return self._ids[known]
+        key = (name, table.written_as, table.table_id, table.version)
+        known = self._ids.get(key)
+        # After a reset, another version may begin at the same commit-ts.
+        if known is not None and known[0] is table:
+            return known[1]
+        schemas = self.schemas(table)
+        ids = [
+            self._registry.register(f"{name}-{which}", json.dumps(made)) if name and made else 0
+            for which, made in zip(("key", "value"), schemas, strict=True)
+        ]
+        self._ids[key] = (table, (ids[0], ids[1]))
+        return ids[0], ids[1]
 
     def schemas(self, table: TableSchema) -> tuple[Any, Any]:
         """Return the Avro schemas of a table's keys (None: it has no key) and values.
