@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from feed_kit import Feed, Scene, keep_nothing, scene_of
 
+from patience import until_it_fails
 from rowferry.change.chunk import DdlKind
 from rowferry.change.plan import Plan
 from rowferry.errors import (
@@ -142,8 +143,7 @@ def test_a_plan_that_was_not_carried_out(pair: Pair, when: str) -> None:
     feed.catch_up()
     pair.scene.sql(many(10, 10), many(20, 10))
     setattr(feed.runner, when, failing(feed))
-    while not feed.faults:
-        feed.step()
+    until_it_fails(feed, "the machine was switched off")
     assert feed.store.pending("feed") is not None
     pair.fail_over()
     pair.write("INSERT INTO t VALUES (100, 'after')")
@@ -160,8 +160,7 @@ def test_another_server_at_the_same_address(pair: Pair, fetched: None) -> None:
     feed.catch_up()
     pair.scene.sql(many(10, 10))
     feed.runner.before = failing(feed)
-    while not feed.faults:
-        feed.step()
+    until_it_fails(feed, "the machine was switched off")
     old, new = pair.scene.server, pair.replica
     wait_for(new, old)
     old.kill()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from feed_kit import Feed, Scene, scene_of
 
+from patience import until_it_fails
 from rowferry.change.chunk import DdlKind, Op
 from rowferry.change.plan import Plan
 from rowferry.errors import SourceUnavailable
@@ -545,8 +546,7 @@ def test_the_run_ends_in_a_snapshot_of_a_new_table(scene: Scene, small_parts: No
         raise SourceUnavailable("the machine was switched off")
 
     feed.runner.before = fail
-    while not feed.faults:
-        feed.step()
+    until_it_fails(feed, "the machine was switched off")
     scene.sql("DELETE FROM big WHERE id < 250")
     feed.run()
     follow(feed)

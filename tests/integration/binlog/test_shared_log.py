@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from feed_kit import Feed, Scene, scene_of
 
+from patience import until_it_fails
 from rowferry.errors import SourceUnavailable
 from rowferry.flow.capture.binlog import planner as planner_module
 from rowferry.flow.capture.binlog.client.packets import PacketBuffer
@@ -323,8 +324,7 @@ def test_who_fails_to_begin_leaves(scene: Scene, monkeypatch: pytest.MonkeyPatch
             raise SourceUnavailable("the server was restarted")
 
         patch.setattr(planner_module, "Scanner", fail)
-        while not feeds[1].faults:
-            feeds[1].step()
+        until_it_fails(feeds[1], "the server was restarted")
     assert log._readers == {_stream(feeds[0])}
     feeds[1].faults.clear()
     _check(*feeds)

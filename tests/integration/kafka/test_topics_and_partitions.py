@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 from kafka_feed_kit import KafkaFeed, Scene
 
+from patience import until_it_fails
 from rowferry.errors import BadDispatchRule, SinkUnavailable, TopicRefused, Verdict
 from rowferry.testing.servers import SchemaRegistryServer
 
@@ -101,8 +102,7 @@ def test_topics_of_tables_are_made(scene: Scene) -> None:
         raise SinkUnavailable("the process ends here")
 
     feed.runner.after = crash
-    while not feed.faults:
-        feed.step()
+    until_it_fails(feed, "the process ends here")
     feed.runner.after = lambda plan: None
     feed.run()
     feed.catch_up()

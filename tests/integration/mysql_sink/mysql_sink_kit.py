@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+from patience import PATIENCE_S
 from rowferry.change.chunk import SchemaChange
 from rowferry.change.plan import Plan, Receipt, TableSlice
 from rowferry.change.position import PHYSICAL_SHIFT
@@ -26,7 +27,6 @@ from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.testing.servers import Relay, Server
 
 NAME = "feed"
-PATIENCE_S = 600.0  # an upper bound for a machine under load, never reached by working code
 
 
 class Runner(InProcessRunner):

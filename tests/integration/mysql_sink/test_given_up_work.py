@@ -7,8 +7,9 @@ import time
 from contextlib import closing
 
 import pytest
-from mysql_sink_kit import PATIENCE_S, MySqlFeed, Scene
+from mysql_sink_kit import MySqlFeed, Scene
 
+from patience import PATIENCE_S, until_it_fails
 from rowferry.change.plan import Plan
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.control.operator.owners import Owners
@@ -36,11 +37,10 @@ def fails_behind_its_statement(feed: MySqlFeed) -> None:
         if name == "ddl done downstream":
             done.append(name)
         elif name == "publish progress downstream" and done:
-            raise SinkUnavailable("it does not answer")
+            raise SinkUnavailable("it went away behind the statement")
 
     with watched(fail):
-        while not feed.faults:
-            feed.step()
+        until_it_fails(feed, "it went away behind the statement")
     feed.faults.clear()
 
 
@@ -115,8 +115,7 @@ def test_an_update_while_nobody_knows_whether_a_statement_was_run(
     """Its answer was lost: the rows before it have no place where it was."""
     feed.lose_answers_of_schema_changes()
     same_kind.sql("INSERT INTO t VALUES (3, 0)", "UPDATE t SET v = 1", statement)
-    while not feed.faults:
-        feed.step()
+    until_it_fails(feed, "the answer was lost")
     update(feed)
     feed.catch_up()
     same_kind.sql(f"INSERT INTO {table} (id) VALUES (9)")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from mysql_sink_kit import Runner, Scene, scene_of
 
+from patience import until_it_fails
 from rowferry.change.plan import Plan
 from rowferry.errors import (
     Fenced,
@@ -377,8 +378,7 @@ def test_what_a_discarded_beginning_has_shown_is_corrected(scene: Scene) -> None
 
     assert isinstance(feed.runner, Runner)
     feed.runner.after = give_up
-    while not feed.faults:
-        feed.step()
+    until_it_fails(feed, "somebody altered it")
     assert scene.target.execute(f"SELECT COUNT(*) FROM {scene.copy}.t") == [("2",)]
     feed.runner.after = lambda plan: None
     scene.sql("DELETE FROM t WHERE id = 1")

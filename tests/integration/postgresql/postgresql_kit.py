@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from patience import PATIENCE_S, patiently
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.control.feed.lease import Holder
 from rowferry.control.feed.loop import Loop, StepResult
@@ -18,8 +19,6 @@ from rowferry.control.store.sql_store import open_store
 from rowferry.errors import RowferryError, Verdict
 from rowferry.spark.job import InProcessRunner
 from rowferry.testing.servers import Postgres, Server
-
-PATIENCE_S = 600.0  # an upper bound for a machine under load, never reached by working code
 
 
 class PostgresqlFeed:
@@ -41,8 +40,11 @@ class PostgresqlFeed:
         file.write_text(f"{self.config}\n[filter]\nrules = {self.rules}\n")
         feed = self.store.feed(self.name)
         sink = f"{self._scene.postgres.url(self._scene.database)}?{self.query}"
-        prepared = preparing.prepare(
-            self._scene.source.uri, sink, file, self.name, stored=lambda name: feed and feed.spec
+        prepared = patiently(
+            lambda: preparing.prepare(
+                *(self._scene.source.uri, sink, file, self.name),
+                stored=lambda name: feed and feed.spec,
+            )
         )
         if feed is None:
             self.store.create_changefeed(prepared.spec, 0)
@@ -62,8 +64,9 @@ class PostgresqlFeed:
 
     def give_up_plan(self, why: str) -> None:
         """Discard what is pending; the next step plans anew."""
-        assert self._loop is not None
-        self._loop.replan(why)
+        loop = self._loop
+        assert loop is not None
+        patiently(lambda: loop.replan(why))
 
     @property
     def epoch(self) -> int:
@@ -118,7 +121,7 @@ class Scene:
         self.database = f"{word}_{uuid4().hex[:8]}"
         self._feeds: list[PostgresqlFeed] = []
         source.script(f"CREATE DATABASE {self.database} CHARACTER SET utf8mb4")
-        postgres.execute(f"CREATE DATABASE {self.database}")
+        patiently(lambda: postgres.execute(f"CREATE DATABASE {self.database}"))
 
     def sql(self, *statements: str) -> None:
         """Run statements at the source, each a transaction, in a session of their own."""
@@ -141,7 +144,9 @@ class Scene:
             feed.stop()
             feed.store.close()
         self.source.script(f"DROP DATABASE IF EXISTS {self.database}")
-        self.postgres.execute(f"DROP DATABASE {self.database} WITH (FORCE)")
+        # Sessions that do not end within five seconds keep the server from it.
+        drop = f"DROP DATABASE IF EXISTS {self.database} WITH (FORCE)"
+        patiently(lambda: self.postgres.execute(drop))
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from postgresql_kit import Scene
 
+from patience import until_it_fails
 from rowferry.downstream.redo.apply import apply, find_log
 from rowferry.errors import (
     Fenced,
@@ -103,13 +104,13 @@ def test_a_replay_may_cut_packets_in_another_way(
         def fails(self: Any, *args: Any, turns: Iterator[bool] = turns) -> None:
             if not next(turns, True):
                 monkeypatch.setattr(packing, "PACKET_BYTES", 1 << 20)
-                raise SinkUnavailable("no answer")
+                raise SinkUnavailable("it went away between two packets")
             whole(self, *args)
 
         monkeypatch.setattr(packing, "PACKET_BYTES", 200)
         monkeypatch.setattr(MergeTransactions, "apply", fails)
         feed.catch_up()
-        assert len(feed.faults) == 1
+        assert sum("between two packets" in str(fault) for fault in feed.faults) == 1
         feed.faults.clear()
         copied = scene.pg(f"SELECT i FROM $.bare WHERE n = {left} ORDER BY i")
         assert copied == [(i,) for i in range(100)]
@@ -167,11 +168,10 @@ def test_a_plan_is_given_up_behind_its_statement(scene: Scene) -> None:
         if name == "ddl done downstream (PostgreSQL)":
             done.append(name)
         elif name == "publish progress downstream" and done:
-            raise SinkUnavailable("it does not answer")
+            raise SinkUnavailable("it went away behind the statement")
 
     with watched(fail):
-        while not feed.faults:
-            feed.step()
+        until_it_fails(feed, "it went away behind the statement")
     feed.update(feed.query)
     feed.catch_up()
     scene.sql("INSERT INTO t VALUES (3)")
@@ -209,8 +209,7 @@ def test_a_transaction_of_a_plan_that_is_given_up_sets_nothing_back(scene: Scene
 
     with closing(scene.postgres.connect(scene.database)) as connection:
         with watched(fail):
-            while not under_way:
-                feed.step()
+            until_it_fails(feed, "the connection is lost")
         late = threading.Thread(target=write_late)
         late.start()
         try:

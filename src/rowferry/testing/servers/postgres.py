@@ -146,7 +146,7 @@ class Postgres(Living):
             password=self._password,
             dbname=database,
             autocommit=True,
-            connect_timeout=10,
+            connect_timeout=round(_START_S),  # a machine may be busy
         )
 
     # --- the process -----------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class Postgres(Living):
             "fsync": "off",
             "full_page_writes": "off",
             "shared_buffers": "32MB",
-            "max_connections": 60,
+            "max_connections": 200,  # of all processes that share it
             "timezone": "GMT",
             "log_timezone": "GMT",
             "ssl": "on",
