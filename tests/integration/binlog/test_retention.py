@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -223,9 +223,20 @@ def notice(server: Server, file: str, behind: timedelta, warning: timedelta = HO
     return found
 
 
-def test_a_log_that_is_kept_for_ever(own: Server) -> None:
-    own.execute("SET GLOBAL binlog_expire_logs_seconds = 0")
-    assert notice(own, "binlog.000001", timedelta(days=1000)) == ""
+@contextmanager
+def kept_for(server: Server, seconds: int) -> Iterator[None]:
+    """Let a server keep its log for so long while the block runs, unless that changes it."""
+    ((before,),) = server.execute("SELECT @@GLOBAL.binlog_expire_logs_seconds")
+    server.execute(f"SET GLOBAL binlog_expire_logs_seconds = {seconds}")
+    try:
+        yield
+    finally:
+        server.execute(f"SET GLOBAL binlog_expire_logs_seconds = {int(str(before))}")
+
+
+def test_a_log_that_is_kept_for_ever(server: Server) -> None:
+    with kept_for(server, 0):
+        assert notice(server, "binlog.000001", timedelta(days=1000)) == ""
 
 
 def cure_in(text: str) -> str:
@@ -235,18 +246,19 @@ def cure_in(text: str) -> str:
     return statement
 
 
-def test_a_log_that_ages(own: Server) -> None:
-    own.execute("SET GLOBAL binlog_expire_logs_seconds = 86400")
-    assert notice(own, "binlog.000001", timedelta(hours=17)) == ""
-    assert notice(own, "binlog.000004", timedelta(hours=23)) == ""  # it is being written
-    assert notice(own, "binlog.000001", timedelta(hours=23), timedelta(minutes=30)) == ""
-    text = notice(own, "binlog.000001", timedelta(hours=20, seconds=30))
-    assert "binlog.000001" in text
-    assert re.search(r"within 3h59m\d+s: the feed is 20h30s behind", text)
-    assert "binlog_expire_logs_seconds is 86400" in text
-    assert " now: " in notice(own, "binlog.000001", timedelta(hours=25))
-    own.execute(cure_in(text))
-    assert notice(own, "binlog.000001", timedelta(hours=20)) == ""
+def test_a_log_that_ages(server: Server) -> None:
+    with kept_for(server, 86400):
+        assert notice(server, "binlog.000001", timedelta(hours=17)) == ""
+        # The last one is being written.
+        assert notice(server, "binlog.000004", timedelta(hours=23)) == ""
+        assert notice(server, "binlog.000001", timedelta(hours=23), timedelta(minutes=30)) == ""
+        text = notice(server, "binlog.000001", timedelta(hours=20, seconds=30))
+        assert "binlog.000001" in text
+        assert re.search(r"within 3h59m\d+s: the feed is 20h30s behind", text)
+        assert "binlog_expire_logs_seconds is 86400" in text
+        assert " now: " in notice(server, "binlog.000001", timedelta(hours=25))
+        server.execute(cure_in(text))
+        assert notice(server, "binlog.000001", timedelta(hours=20)) == ""
 
 
 def test_purging_may_be_off(tmp_path: Path) -> None:
