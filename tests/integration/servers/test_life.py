@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -21,6 +22,16 @@ KINDS = [MySql, MariaDb]
 def kind(request: pytest.FixtureRequest) -> type[Server]:
     chosen: type[Server] = request.param
     return chosen
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=lambda kind: kind.__name__)
+def untouched(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """A server on which nothing was written: tests only look at it."""
+    kind: type[Server] = request.param
+    with kind.start(tmp_path_factory.mktemp("untouched")) as started:
+        yield started
 
 
 def history(server: Server) -> str | bytes | None:
@@ -48,12 +59,14 @@ def test_a_server_lives_as_long_as_its_block(kind: type[Server], tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("kind", "version"), [(MySql, "9."), (MariaDb, "10.11."), (MariaDb11, "11.")]
+    ("name", "version"), [("mysql", "9."), ("mariadb", "10.11."), ("mariadb11", "11.")]
 )
-def test_the_version_is_the_one_asked_for(kind: type[Server], version: str, tmp_path: Path) -> None:
-    with kind.start(tmp_path) as one:
-        ((found,),) = one.execute("SELECT VERSION()")
-        assert str(found).startswith(version)
+def test_the_version_is_the_one_asked_for(
+    request: pytest.FixtureRequest, name: str, version: str
+) -> None:
+    one: Server = request.getfixturevalue(f"{name}_server")
+    ((found,),) = one.execute("SELECT VERSION()")
+    assert str(found).startswith(version)
 
 
 def test_a_failed_test_ends_its_server(kind: type[Server], tmp_path: Path) -> None:
@@ -102,19 +115,17 @@ def test_options_win_over_the_defaults(kind: type[Server], tmp_path: Path) -> No
         assert found == [("MINIMAL", "1")]
 
 
-def test_the_administrator_is_not_in_the_log(kind: type[Server], tmp_path: Path) -> None:
-    with kind.start(tmp_path) as one:
-        assert history(one) == ""
+def test_the_administrator_is_not_in_the_log(untouched: Server) -> None:
+    assert history(untouched) == ""
 
 
-def test_the_password_is_nowhere_to_be_read(kind: type[Server], tmp_path: Path) -> None:
-    with kind.start(tmp_path) as one:
-        password = one.login.password
-        assert password in one.uri
-        assert password not in " ".join(psutil.Process(one.pid).cmdline())
-        files = [path for path in tmp_path.iterdir() if path.is_file()]
-        assert files
-        assert not [path for path in files if password in path.read_text(errors="replace")]
+def test_the_password_is_nowhere_to_be_read(untouched: Server) -> None:
+    password = untouched.login.password
+    assert password in untouched.uri
+    assert password not in " ".join(psutil.Process(untouched.pid).cmdline())
+    files = [path for path in untouched.folder.iterdir() if path.is_file()]
+    assert files
+    assert not [path for path in files if password in path.read_text(errors="replace")]
 
 
 def test_two_servers_are_two(kind: type[Server], tmp_path: Path) -> None:
