@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,31 +14,47 @@ from rowferry.testing.servers import MariaDb, MySql, Server, promote, replicate,
 from rowferry.testing.servers.replication import _status
 
 Pair = tuple[Server, Server]
+KINDS = [MySql, MariaDb]
 
 
-@pytest.fixture(params=[MySql, MariaDb], ids=lambda kind: kind.__name__)
-def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
-    kind: type[Server] = request.param
-    with kind.start(tmp_path / "a", 1) as source, kind.start(tmp_path / "b", 2) as replica:
+@contextmanager
+def following(kind: type[Server], folder: Path) -> Iterator[Pair]:
+    """A source with a row, and a replica that follows it."""
+    with kind.start(folder / "a", 1) as source, kind.start(folder / "b", 2) as replica:
         source.script("CREATE DATABASE d", "CREATE TABLE d.t (a INT PRIMARY KEY)")
         source.script("INSERT INTO d.t VALUES (1)")
         replicate(source, replica)
         yield source, replica
 
 
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
+    with following(request.param, tmp_path) as found:
+        yield found
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=lambda kind: kind.__name__)
+def lasting_pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Pair]:
+    """The same for tests after which the replica still follows."""
+    with following(request.param, tmp_path_factory.mktemp("pair")) as found:
+        yield found
+
+
 def ids(server: Server) -> list[int]:
     return [int(a or 0) for (a,) in server.execute("SELECT a FROM d.t ORDER BY a")]
 
 
-def test_a_replica_has_what_was_there_and_what_comes(pair: Pair) -> None:
-    source, replica = pair
+def test_a_replica_has_what_was_there_and_what_comes(lasting_pair: Pair) -> None:
+    source, replica = lasting_pair
     source.script(*(f"INSERT INTO d.t VALUES ({a})" for a in range(2, 50)))
     wait_for(replica, source)
     assert ids(replica) == list(range(1, 50))
 
 
-def test_a_replica_writes_what_it_applies_to_its_own_log(pair: Pair) -> None:
-    source, replica = pair
+def test_a_replica_writes_what_it_applies_to_its_own_log(lasting_pair: Pair) -> None:
+    source, replica = lasting_pair
     wait_for(replica, source)
     name = "gtid_executed" if isinstance(source, MySql) else "gtid_binlog_pos"
     ask = f"SELECT @@GLOBAL.{name}"
