@@ -24,6 +24,7 @@ from rowferry.errors import (
 from rowferry.flow.capture.binlog.decode import rows_events
 from rowferry.flow.sink import packing
 from rowferry.flow.sink.postgresql.transactions import MergeTransactions
+from rowferry.flow.sink.sql.session import Tries
 from rowferry.moment import watched
 from rowferry.secrets.sources import NO_STORE
 from rowferry.spec.uri import Uri
@@ -114,6 +115,30 @@ def test_a_replay_may_cut_packets_in_another_way(
         feed.faults.clear()
         copied = scene.pg(f"SELECT i FROM $.bare WHERE n = {left} ORDER BY i")
         assert copied == [(i,) for i in range(100)]
+
+
+def test_a_task_that_was_given_up_writes_no_row_without_a_key_twice(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is still at work, and faster than the one in its place."""
+    scene.sql("CREATE TABLE bare (n int)")
+    feed = scene.feed(config="force-replicate = true")
+    feed.catch_up()
+    scene.sql("INSERT INTO bare VALUES (1), (2)")
+    whole = MergeTransactions.apply
+    calls: list[str] = []
+
+    def twice(self: Any, *args: Any) -> None:
+        calls.append("apply")
+        if len(calls) == 1:
+            whole(self, *args)
+            monkeypatch.setattr(Tries, "goes_on", lambda *args: False)  # it would end the same
+        whole(self, *args)
+
+    monkeypatch.setattr(MergeTransactions, "apply", twice)
+    until_it_fails(feed, "another task writes them")
+    feed.catch_up()
+    assert scene.pg("SELECT n FROM $.bare ORDER BY n") == [(1,), (2,)]
 
 
 def test_rows_without_a_key_are_found_beside_a_column_that_is_computed(scene: Scene) -> None:

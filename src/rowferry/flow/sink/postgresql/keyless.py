@@ -22,7 +22,8 @@ class KeylessLanes:
 
     Written twice, a row would be there twice: so each transaction notes how far it came, and what
     was applied before is left out. Counted are the rows of a lane within its segment: a replay may
-    cut them into other packets.
+    cut them into other packets. A task that Spark has given up may still be at work beside the one
+    in its place: whoever comes second does not find the lane as it was, and gives way.
     """
 
     def __init__(
@@ -50,7 +51,9 @@ class KeylessLanes:
                     [keyless_effect(frame.slice(begin, end))],
                     packet.epoch,
                     stop,
-                    self._ledger.note_delivered(lane, place),
+                    self._ledger.note_delivered(
+                        lane, place, before + begin if packet.topic.exact else None
+                    ),
                 )
             before += len(frame)
         self._at[lane] = LanePlace(packet.micro_batch, packet.segment, 0, before)

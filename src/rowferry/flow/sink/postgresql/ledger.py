@@ -90,14 +90,23 @@ class CopyLedger(SqlLedger[PostgresqlSession]):
 
     # --- lanes of keyless tables ------------------------------------------------------------------
 
-    def note_delivered(self, lane: str, place: LanePlace) -> str:
-        """Return the statement that notes how far a lane has come."""
+    def note_delivered(self, lane: str, place: LanePlace, since: int | None = None) -> str:
+        """Return the statement that notes how far a lane has come.
+
+        It changes no row where the lane is already further than `since` rows of this micro-batch's
+        segment: then somebody else has written what comes behind them. None: that may be so.
+        """
         values = f"{place.micro_batch}, {place.segment}, {place.packet}, {place.rows}"
+        further = (
+            f"d.micro_batch = {place.micro_batch} AND "
+            f"(d.segment, d.packet_rows) > ({place.segment}, {since})"
+        )
+        only = "" if since is None else f" WHERE NOT ({further})"
         return (
-            f"INSERT INTO {self.name(DELIVERED)} VALUES ({self._feed}, {literal(lane)}, {values}) "
-            "ON CONFLICT (changefeed, lane) DO UPDATE SET micro_batch = EXCLUDED.micro_batch, "
-            "segment = EXCLUDED.segment, packet = EXCLUDED.packet, "
-            "packet_rows = EXCLUDED.packet_rows"
+            f"INSERT INTO {self.name(DELIVERED)} AS d VALUES ({self._feed}, {literal(lane)}, "
+            f"{values}) ON CONFLICT (changefeed, lane) DO UPDATE SET micro_batch = "
+            "EXCLUDED.micro_batch, segment = EXCLUDED.segment, packet = EXCLUDED.packet, "
+            f"packet_rows = EXCLUDED.packet_rows{only}"
         )
 
     def forget_delivered(self, below: int | None = None, above: int | None = None) -> str:

@@ -9,7 +9,8 @@ from rowferry.flow.sink.contract import RESTORE
 from rowferry.flow.sink.sql.session import SqlRefusal
 
 DUPLICATE: Final = "23505"
-_CONFLICTS: Final = frozenset({"40001", "40P01", "55P03"})
+OVERTAKEN: Final = "40001"  # another transaction was faster
+_CONFLICTS: Final = frozenset({OVERTAKEN, "40P01", "55P03"})
 _GONE: Final = frozenset({"42P01", "3F000"})
 _RIGHTS: Final = frozenset({"42501"})
 _PASSING: Final = frozenset({"25006", "57014", "57P01", "57P02", "57P03", "57P05", "55006"})

@@ -13,7 +13,7 @@ from rowferry.flow.encode.sql_rows.frame import RowFrame
 from rowferry.flow.sink.postgresql.effects import KeyEffect
 from rowferry.flow.sink.postgresql.ledger import CopyLedger
 from rowferry.flow.sink.postgresql.merging import carry_out, prepare
-from rowferry.flow.sink.postgresql.refusals import DUPLICATE, PostgresqlRefusal
+from rowferry.flow.sink.postgresql.refusals import DUPLICATE, OVERTAKEN, PostgresqlRefusal
 from rowferry.flow.sink.postgresql.session import PostgresqlSession, PostgresqlSessions
 from rowferry.flow.sink.sql.session import Tries
 from rowferry.moment import moment
@@ -37,8 +37,9 @@ class MergeTransactions:
     ) -> None:
         """Apply effects in their order, and the statement `note` after them, in one transaction.
 
-        On return: all of it is durable. On raise: nothing of it is there, unless only the answer
-        to COMMIT was lost. `stop` ends the waiting between tries.
+        Where `note` changes no row, somebody else has applied them. On return: all of it is
+        durable. On raise: nothing of it is there, unless only the answer to COMMIT was lost. `stop`
+        ends the waiting between tries.
 
         Raises:
             Fenced: the changefeed belongs to somebody else.
@@ -82,7 +83,10 @@ class MergeTransactions:
             try:
                 for effect in effects:
                     carry_out(session, effect)
-                session.run(*([note] if note else []), "COMMIT")
+                if note and not session.changed(note):
+                    session.rollback()
+                    return PostgresqlRefusal(OVERTAKEN, "another task writes them", session.place)
+                session.run("COMMIT")
                 moment("rows applied (PostgreSQL)")
             except PostgresqlRefusal as err:
                 session.rollback()
