@@ -251,7 +251,7 @@ class FramingJudge(EventJudge):
         """Begin to keep rows back.
 
         Also those of tables that are left out: which snapshots have them is decided by the commit.
-        And all its tables are asked about: of which of them it has rows that are not captured.
+        And others are asked about once more: of which of them it has rows that are not captured.
         """
         if self._cutter.draft is not None and not self._cutter.draft.xa:
             self._cutter.close(self._point.border)
@@ -260,7 +260,9 @@ class FramingJudge(EventJudge):
         for one in (state, self._point.state, self._point.border):
             one.open = 0
         self._xa.begin()
-        self._tables.forget()
+        if self._gtids.held:
+            self._tables.hold(())
+        self._tables.ask_about_others()
 
     def maria_xa(self, body: bytes) -> None:
         """Begin a transaction that is prepared, or end one."""

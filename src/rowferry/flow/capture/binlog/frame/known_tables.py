@@ -24,6 +24,10 @@ class KnownTables:
         self._schemas: list[TableSchema | None] = []
         self._names: list[TableId | None] = []
 
+    def ask_about_others(self) -> None:
+        """Ask about tables whose rows are not captured when they are named once more."""
+        self.maps.forget_others()
+
     def put(
         self, body: bytes, name: TableId, schema: TableSchema | None, held: bool, mark: bool
     ) -> None:

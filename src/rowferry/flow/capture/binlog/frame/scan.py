@@ -66,6 +66,11 @@ class Maps:
         self.keys[place], self.slots[place] = number + 1, slot
         return slot
 
+    def forget_others(self) -> None:
+        """Let the walk stop at the next TABLE_MAP of each table whose rows are not captured."""
+        count = self._count
+        self.size[:count][self.captured[:count] == 0] = 0  # no TABLE_MAP is as short
+
     @property
     def all_captured(self) -> bool:
         """Whether no table was met whose rows are not captured."""
