@@ -89,3 +89,23 @@ def test_a_dropped_database_leaves_what_others_have_in_its_copy(same_kind: Scene
         assert feed.faults == []
     finally:
         same_kind.source.script(f"DROP DATABASE IF EXISTS {other}")
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_a_dropped_database_leaves_what_somebody_else_has_made(
+    same_kind: Scene, others: bool
+) -> None:
+    """Routing gives the database its name: other changefeeds may write to the same one."""
+    same_kind.both("CREATE TABLE t (id int PRIMARY KEY)")
+    if others:
+        same_kind.at_target("CREATE TABLE mine (id int)", "INSERT INTO mine VALUES (1)")
+    feed = same_kind.feed()
+    feed.catch_up()
+    same_kind.source.script(f"DROP DATABASE {same_kind.database}")
+    feed.catch_up()
+    there = same_kind.target.execute(
+        f"SELECT table_name FROM information_schema.tables WHERE table_schema = '{same_kind.copy}'"
+    )
+    assert there == ([("mine",)] if others else [])
+    known = same_kind.target.execute(f"SHOW DATABASES LIKE '{same_kind.copy}'")
+    assert len(known) == int(others)

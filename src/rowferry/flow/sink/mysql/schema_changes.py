@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections.abc import Collection, Sequence
 from typing import Any, Final
@@ -33,6 +34,8 @@ from rowferry.mysql.ddl.session_modes import mode_for_seconds, without_seconds
 from rowferry.mysql.feed_mark import MARK_SQL_MODE
 from rowferry.mysql.flavour import Flavour
 from rowferry.mysql.refusals import GONE
+
+LOG = logging.getLogger(__name__)
 
 # Where nothing was delivered and no table is, they have nothing to take.
 _EMPTYING: Final = frozenset({DdlKind.TRUNCATE_TABLE, DdlKind.DROP_TABLE})
@@ -175,6 +178,8 @@ class SchemaChanges:
                 if why := self._why_not(notes, change, statement, there):
                     note(REFUSED, before)
                     raise self._refused(change, statement, why)
+                if statement == change.query and _takes_others_along(notes, change, there):
+                    left = ""
                 note(BEGUN, before)
             if left:
                 try:
@@ -355,6 +360,31 @@ def _same_to_server(
     if not others or not folds_names(session):
         return None
     return next((t for t in others if not _is_gone(session, t)), None)
+
+
+def _takes_others_along(session: Session, change: SchemaChange, there: Collection[TableId]) -> bool:
+    """Return whether a database would be dropped with tables that are not the source database's.
+
+    Its own were dropped one by one before. Whose tables stand beside them is not known where
+    routing gave the name, nor to routing that the server may take two names for one.
+    """
+    if change.kind is not DdlKind.DROP_DATABASE:
+        return False
+    moment("list tables of database downstream")
+    name = change.written_as.database
+    rows = session.ask(
+        "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND "
+        "TABLE_TYPE NOT LIKE '%%VIEW%%'",
+        (name,),
+    )
+    tables = {folded(TableId(name, str(row[0]))) for row in rows}
+    if change.target is None:
+        tables &= (
+            {folded(t) for t in there if t.database != name} if folds_names(session) else set()
+        )
+    if tables:
+        LOG.warning("database %s is not dropped: it has tables of others", name)
+    return bool(tables)
 
 
 def _fills_rows_alone(session: Session, change: SchemaChange) -> bool:

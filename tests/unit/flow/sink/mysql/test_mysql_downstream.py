@@ -70,6 +70,10 @@ class Downstream:
             if name not in self.tables:
                 raise StatementRefused(1146, f"Table '{name}' doesn't exist", "h")
             return [(name.table, f"CREATE TABLE {name.table} ({self.tables[name]})")]
+        if "TABLE_NAME FROM information_schema.TABLES" in sql:
+            return [(name.table,) for name in self.tables if name.database == values[0]]
+        if sql.startswith("SHOW CREATE DATABASE"):
+            return [("all", "CREATE DATABASE `all`")]
         if "information_schema.TABLES" in sql:
             return [("1",)] if TableId(*map(str, values)) in self.tables else []
         if sql.startswith("SELECT COLUMN_NAME FROM information_schema.COLUMNS"):
@@ -328,6 +332,37 @@ def test_a_ddl_runs_as_its_session_at_the_source_was_set(
     assert server.modes[-1] == ",".join([MARK_SQL_MODE, *seconds])
     make(server, Notes(), replace(change, schema=orders(LOWER)))  # there are no times
     assert server.modes[-1] == ("REAL_AS_FLOAT" if "REAL" in told else "")
+
+
+@pytest.mark.parametrize(
+    ("target", "folds", "left", "there", "drops"),
+    [
+        ("all", "0", [], [], True),
+        ("all", "0", ["other"], [], False),  # made by hand, or by another changefeed
+        (None, "0", [], [], True),
+        (None, "0", ["other"], [], True),  # the copy of a whole database
+        (None, "0", ["other"], [TableId("ALL", "other")], True),  # of another database
+        (None, "1", ["other"], [TableId("ALL", "other")], False),  # to this server it is the same
+        (None, "1", [], [TableId("ALL", "other")], True),
+    ],
+)
+def test_a_dropped_database_takes_no_tables_of_others_along(
+    make: Callable[..., None],
+    target: str | None,
+    folds: str,
+    left: list[str],
+    there: list[TableId],
+    drops: bool,
+) -> None:
+    """The source's own tables in it were dropped one by one before."""
+    server = Downstream(folds, {TableId("all", name): Table("id") for name in left})
+    name = TableId("shop" if target else "all", "")
+    routed = TableId(target, "") if target else None
+    sql = "DROP DATABASE `all`"
+    notes = Notes()
+    make(server, notes, SchemaChange(STAMP, DdlKind.DROP_DATABASE, sql, name, target=routed), there)
+    assert (sql.encode() in server.ran) is drops
+    assert notes.states == [BEGUN, DONE]
 
 
 def test_a_table_that_was_made_and_not_completed(make: Callable[..., None]) -> None:
