@@ -61,6 +61,27 @@ def rows_of(schema: TableSchema, changes: Changes, first: int = 0) -> Rows:
     )
 
 
+def minute(number: int) -> int:
+    """A commit-ts so many minutes behind noon."""
+    return NOON + (number * 60_000 << 18)
+
+
+TEXT = SqlType("varchar", length=60)
+
+
+def texts(version: int, *names: str, table_id: int = 1, **numbers: int) -> TableSchema:
+    """A table with a key and columns of text, which are numbered as they stand there."""
+    columns = [Column(1, "id", SqlType("bigint"), nullable=False)]
+    columns += [Column(numbers.get(n, i), n, TEXT) for i, n in enumerate(names, 2)]
+    key = Index(1, "PRIMARY", ("id",), True, True)
+    return TableSchema(ORDERS, table_id, version, tuple(columns), (key,))
+
+
+def ddl(new: TableSchema, kind: DdlKind = DdlKind.MODIFY_COLUMN, **more: Any) -> SchemaChange:
+    """A statement that has made this version of a table."""
+    return SchemaChange(new.version, kind, kind.name, new.id, new, **more)
+
+
 class Lake:
     """One changefeed to a directory of Delta tables."""
 
@@ -93,6 +114,17 @@ class Lake:
         if state is not None and not continues:  # as after a reset to a new snapshot
             state = nothing_delivered(state)
         self.sink.open(owner, state)
+
+    def reset(self) -> None:
+        """Begin as a new process, with a source that knows no position and no table."""
+        self.epoch += 1
+        self.sink = self.built()
+        self.sink.open(Owner(self.changefeed, self.epoch), self.state)
+
+    def put(self, schema: TableSchema, number: int) -> None:
+        """Insert a row in which each column says its name."""
+        row = {"id": number, **{c.name: f"{c.name}{number}" for c in schema.columns[1:]}}
+        self.step(schema, [(Op.INSERT, None, row)])
 
     def plan(
         self, schema: TableSchema, segments: int = 1, changes: Sequence[SchemaChange] = ()

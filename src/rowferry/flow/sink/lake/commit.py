@@ -55,6 +55,22 @@ class CommitNote:
         """The name under which a table notes the last schema change that it has."""
         return f"{self.application}/schema"
 
+    def schema_notes(self, commit_ts: int) -> dict[str, int]:
+        """Return what a table notes of a schema change: which one it has, by which plan."""
+        return {
+            self.schema_name: commit_ts,
+            f"{self.schema_name}/micro-batch": self.micro_batch,
+            f"{self.schema_name}/discards": self.discards,
+        }
+
+    def has_change(self, notes: Mapping[str, int], commit_ts: int) -> bool:
+        """Return whether this very plan has made a schema change in a table with these notes.
+
+        Where an earlier plan made it, rows of before it have come since: it was given up, or the
+        log is read again.
+        """
+        return self.schema_notes(commit_ts).items() <= notes.items()
+
     @property
     def discards_name(self) -> str:
         """The name under which a table notes how many plans were given up."""
@@ -84,6 +100,14 @@ class CommitNote:
 def is_known(notes: Mapping[str, int], application: str) -> bool:
     """Return whether a table with these notes has anything of an application."""
     return application in notes or f"{application}/schema" in notes
+
+
+def is_another(dropped: str, table: TableSchema) -> bool:
+    """Return whether a version is of another table than that of its name which was dropped.
+
+    `dropped`: the commit-ts of that, as a table in the lake notes it; empty: it was not.
+    """
+    return dropped.isdecimal() and table.version > int(dropped)
 
 
 def require_delivered(notes: Mapping[str, int], note: CommitNote, shown: str) -> None:

@@ -216,8 +216,8 @@ def evolve(
     added again is another. `mapped`: columns have numbers from the beginning. `emptied`: those of a
     table that begins anew; what its history says of their numbers stays true. `numbering`: in which
     the table has its columns' numbers (see `numbering_of`); in another one than the lake's they are
-    known by the names that they had at the table's version. `succeeds`: another table had the name
-    before, whose changes stay; columns that it did not have are empty there.
+    known by the names that they had at the table's version. `succeeds`: this is the first version
+    of a table; `old`, if any, was another, whose changes stay, and are empty in other columns.
 
     Raises:
         SchemaChangeRefused: old rows cannot be made to fit; the text has the choices.
@@ -227,8 +227,9 @@ def evolve(
     if old is None:
         strange = any(set(f.name) & _NOT_PLAIN for f in wanted)
         ids, last = _fresh_ids(wanted, emptied)
+        since = table.version if succeeds else 0
         fields = [
-            replace(f, id=i, physical=f"col-{i}" if strange and f.source else f.name)
+            replace(f, id=i, physical=f"col-{i}" if strange and f.source else f.name, since=since)
             for i, f in zip(ids, wanted, strict=True)
         ]
         return Evolution(_settled(fields, mapped or strange, last, (numbering,)))

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from rowferry.change.chunk import DdlKind, SchemaChange
-from rowferry.errors import SchemaChangeRefused
+from rowferry.errors import SchemaChangeRefused, TargetLost
+from rowferry.flow.sink.contract import RESTORE
 from rowferry.flow.sink.lake.commit import CommitNote, Guard, LakeTables, LakeTarget
 from rowferry.flow.sink.lake.layout import table_directory, tables_directory
 
@@ -82,7 +83,7 @@ class TableChanges:
             )
         else:
             if kind is DdlKind.RENAME_TABLE and change.previous is not None:
-                self._rename(change, directory)
+                self._rename(change, directory, delivered)
             creates = kind is DdlKind.CREATE_TABLE  # also again, after a DROP that kept the old one
             there = moved_directories(delivered, [change], self._on_drop)
             anew, expected = creates and not changelog, not creates and directory in there
@@ -105,13 +106,15 @@ class TableChanges:
             return
         self._tables.remove(directory, self._guard)
 
-    def _rename(self, change: SchemaChange, directory: str) -> None:
+    def _rename(self, change: SchemaChange, directory: str, delivered: Collection[str]) -> None:
         assert change.previous is not None
         old = table_directory(change.previous_target or change.previous)
         here, there = self._target(old), self._target(directory)
         if old == directory:
             return
         if not here.exists():  # it was moved already, or there was none
+            if old in delivered and there.is_dropped():  # what is there was not moved to there
+                raise TargetLost(f"{self._tables.shown(old)} is gone; {RESTORE}")
             if there.exists():
                 self._tables.remove(old, self._guard)
             return

@@ -9,48 +9,16 @@ from typing import Any
 import pytest
 
 from iceberg_kit import IcebergLake
-from lake_kit import FEED, NOON, ORDERS, Lake, ordered
+from lake_kit import ORDERS, TEXT, Lake, ddl, minute, ordered, texts
 from rowferry.change.chunk import DdlKind, Op, SchemaChange
 from rowferry.change.sqltype import SqlType
-from rowferry.change.table import Column, Index, TableSchema
+from rowferry.change.table import Column, TableSchema
 from rowferry.errors import SchemaChangeRefused
-from rowferry.flow.sink.contract import Owner
-
-TEXT = SqlType("varchar", length=60)
-KEY = (Index(1, "PRIMARY", ("id",), True, True),)
-
-
-def minute(number: int) -> int:
-    return NOON + (number * 60_000 << 18)
-
-
-def schema(version: int, *names: str, table_id: int = 1, **numbers: int) -> TableSchema:
-    """A table with a key and columns of text, which are numbered as they stand there."""
-    columns = [Column(1, "id", SqlType("bigint"), nullable=False)]
-    columns += [Column(numbers.get(n, i), n, TEXT) for i, n in enumerate(names, 2)]
-    return TableSchema(ORDERS, table_id, version, tuple(columns), KEY)
-
-
-def change(new: TableSchema, kind: DdlKind = DdlKind.MODIFY_COLUMN, **more: Any) -> SchemaChange:
-    return SchemaChange(new.version, kind, f"{kind.name}", ORDERS, new, **more)
 
 
 def alter(lake: Lake, old: TableSchema, new: TableSchema, **more: Any) -> TableSchema:
-    lake.step(old, changes=[change(new, **more)])
+    lake.step(old, changes=[ddl(new, **more)])
     return new
-
-
-def put(lake: Lake, table: TableSchema, number: int) -> None:
-    """Insert a row in which each column says its name."""
-    row = {"id": number, **{c.name: f"{c.name}{number}" for c in table.columns[1:]}}
-    lake.step(table, [(Op.INSERT, None, row)])
-
-
-def reset(lake: Lake) -> None:
-    """Begin as a new process, with a source that knows no position and no table."""
-    lake.epoch += 1
-    lake.sink = lake.built()
-    lake.sink.open(Owner(FEED, lake.epoch), lake.state)
 
 
 def rows(lake: Lake) -> list[dict[str, Any]]:
@@ -72,45 +40,45 @@ def lake(kind: type[Lake], tmp_path: Path) -> Lake:
 
 def test_numbers_of_columns_count_no_more(lake: Lake) -> None:
     """One was dropped: the others have moved up, and those behind it would get their values."""
-    first = schema(minute(0), "a", "b", "c")
-    put(lake, first, 1)
-    put(lake, alter(lake, first, schema(minute(1), "b", "c", b=3, c=4)), 2)
-    reset(lake)
-    put(lake, schema(minute(2), "b", "c"), 3)
+    first = texts(minute(0), "a", "b", "c")
+    lake.put(first, 1)
+    lake.put(alter(lake, first, texts(minute(1), "b", "c", b=3, c=4)), 2)
+    lake.reset()
+    lake.put(texts(minute(2), "b", "c"), 3)
     assert rows(lake) == [{"id": n, "b": f"b{n}", "c": f"c{n}"} for n in (1, 2, 3)]
     # What is added then has the number of one that was there.
-    put(lake, alter(lake, schema(minute(2), "b", "c"), schema(minute(3), "b", "c", "d")), 4)
+    lake.put(alter(lake, texts(minute(2), "b", "c"), texts(minute(3), "b", "c", "d")), 4)
     assert [r["d"] for r in rows(lake)] == [None, None, None, "d4"]
 
 
 def test_a_place_before_a_column_got_its_name(lake: Lake) -> None:
-    first = schema(minute(0), "a", "b")
-    put(lake, first, 1)
-    renamed = schema(minute(5), "a", "c", c=3)
-    put(lake, alter(lake, first, renamed), 2)
-    reset(lake)
-    early = schema(minute(3), "a", "b", b=7)  # as the log itself describes it
-    put(lake, early, 3)
+    first = texts(minute(0), "a", "b")
+    lake.put(first, 1)
+    renamed = texts(minute(5), "a", "c", c=3)
+    lake.put(alter(lake, first, renamed), 2)
+    lake.reset()
+    early = texts(minute(3), "a", "b", b=7)  # as the log itself describes it
+    lake.put(early, 3)
     assert rows(lake) == [
         {"id": n, "a": f"a{n}", "b": v} for n, v in ((1, "b1"), (2, "c2"), (3, "b3"))
     ]
-    again = schema(minute(5), "a", "c", c=7)
-    put(lake, alter(lake, early, again), 4)
+    again = texts(minute(5), "a", "c", c=7)
+    lake.put(alter(lake, early, again), 4)
     assert [r["c"] for r in rows(lake)] == ["b1", "c2", "b3", "c4"]
 
 
 def test_a_place_before_the_name_went_to_another_column(lake: Lake) -> None:
     """`a` is called `b`, and there is a new `a`: an old `a` is none of the new one's."""
-    first = schema(minute(0), "a")
-    put(lake, first, 1)
-    renamed = alter(lake, first, schema(minute(5), "b", b=2))
-    put(lake, alter(lake, renamed, schema(minute(6), "b", "a", b=2, a=3)), 2)
-    reset(lake)
-    early = schema(minute(3), "a", a=3)
-    put(lake, early, 3)
+    first = texts(minute(0), "a")
+    lake.put(first, 1)
+    renamed = alter(lake, first, texts(minute(5), "b", b=2))
+    lake.put(alter(lake, renamed, texts(minute(6), "b", "a", b=2, a=3)), 2)
+    lake.reset()
+    early = texts(minute(3), "a", a=3)
+    lake.put(early, 3)
     assert [r["a"] for r in rows(lake)] == ["a1", "b2", "a3"]
-    renamed = alter(lake, early, schema(minute(5), "b", b=3))
-    put(lake, alter(lake, renamed, schema(minute(6), "b", "a", b=3, a=4)), 4)
+    renamed = alter(lake, early, texts(minute(5), "b", b=3))
+    lake.put(alter(lake, renamed, texts(minute(6), "b", "a", b=3, a=4)), 4)
     assert [(r["b"], r["a"]) for r in rows(lake)] == [
         ("a1", None),
         ("b2", None),
@@ -121,32 +89,32 @@ def test_a_place_before_the_name_went_to_another_column(lake: Lake) -> None:
 
 @pytest.mark.parametrize("with_rows", [False, True], ids=["first", "behind rows"])
 def test_two_columns_that_trade_their_names_behind_the_place(lake: Lake, with_rows: bool) -> None:
-    first = schema(minute(0), "a", "b")
-    put(lake, first, 1)
-    put(lake, alter(lake, first, schema(minute(5), "b", "a", b=2, a=3)), 2)
+    first = texts(minute(0), "a", "b")
+    lake.put(first, 1)
+    lake.put(alter(lake, first, texts(minute(5), "b", "a", b=2, a=3)), 2)
     before = [{"id": 1, "b": "a1", "a": "b1"}, {"id": 2, "b": "b2", "a": "a2"}]
     assert rows(lake) == before
-    reset(lake)
-    early = schema(minute(3), "a", "b", a=3, b=2)  # numbered by what the source has today
+    lake.reset()
+    early = texts(minute(3), "a", "b", a=3, b=2)  # numbered by what the source has today
     if with_rows:
-        put(lake, early, 3)
+        lake.put(early, 3)
         before.append({"id": 3, "b": "a3", "a": "b3"})
         assert [(r["a"], r["b"]) for r in rows(lake)] == [("a1", "b1"), ("b2", "a2"), ("a3", "b3")]
-    traded = schema(minute(5), "b", "a", b=3, a=2)
-    put(lake, alter(lake, early, traded), 4)
+    traded = texts(minute(5), "b", "a", b=3, a=2)
+    lake.put(alter(lake, early, traded), 4)
     assert rows(lake) == [*before, {"id": 4, "b": "b4", "a": "a4"}]
 
 
 def test_a_place_before_a_column_was_added(lake: Lake) -> None:
-    first = schema(minute(0), "a")
-    put(lake, first, 1)
-    second = schema(minute(5), "d", "a", a=2, d=3)
-    put(lake, alter(lake, first, second), 2)
-    reset(lake)
-    early = schema(minute(3), "a", a=3)
-    put(lake, early, 3)
+    first = texts(minute(0), "a")
+    lake.put(first, 1)
+    second = texts(minute(5), "d", "a", a=2, d=3)
+    lake.put(alter(lake, first, second), 2)
+    lake.reset()
+    early = texts(minute(3), "a", a=3)
+    lake.put(early, 3)
     assert rows(lake) == [{"id": n, "a": f"a{n}"} for n in (1, 2, 3)]
-    again = schema(minute(5), "d", "a", a=3, d=4)
+    again = texts(minute(5), "d", "a", a=3, d=4)
     alter(lake, early, again)
     lake.step(again, [(Op.INSERT, None, {"id": 2, "a": "a2", "d": "d2"})])
     assert [r["d"] for r in rows(lake)] == [None, "d2", None]
@@ -154,13 +122,13 @@ def test_a_place_before_a_column_was_added(lake: Lake) -> None:
 
 def test_a_place_before_a_column_was_dropped_and_another_added(lake: Lake) -> None:
     """None of them is the other by another name: the lake knows when each came."""
-    first = schema(minute(0), "a", "b")
-    put(lake, first, 1)
-    second = alter(lake, first, schema(minute(5), "b", "d", b=3, d=4))
-    put(lake, second, 2)
-    reset(lake)
-    early = schema(minute(3), "a", "b", a=8, b=2)
-    put(lake, early, 3)
+    first = texts(minute(0), "a", "b")
+    lake.put(first, 1)
+    second = alter(lake, first, texts(minute(5), "b", "d", b=3, d=4))
+    lake.put(second, 2)
+    lake.reset()
+    early = texts(minute(3), "a", "b", a=8, b=2)
+    lake.put(early, 3)
     assert rows(lake) == [
         {"id": 1, "a": None, "b": "b1"},
         {"id": 2, "a": None, "b": "b2"},
@@ -172,55 +140,55 @@ def test_a_place_before_a_column_was_dropped_and_another_added(lake: Lake) -> No
 
 
 def test_a_place_without_a_time_is_refused_where_names_were_traded(lake: Lake) -> None:
-    first = schema(minute(0), "a", "b")
-    put(lake, first, 1)
-    traded = alter(lake, first, schema(minute(5), "b", "a", b=2, a=3))
-    reset(lake)
+    first = texts(minute(0), "a", "b")
+    lake.put(first, 1)
+    traded = alter(lake, first, texts(minute(5), "b", "a", b=2, a=3))
+    lake.reset()
     commits = lake.commits()
     with pytest.raises(SchemaChangeRefused, match="is not known; .* reset --snapshot"):
-        put(lake, schema(1, "b", "a"), 2)
+        lake.put(texts(1, "b", "a"), 2)
     assert lake.commits() == commits
     # The same within a second of the change, where a commit-ts need not be the one that it was.
     with pytest.raises(SchemaChangeRefused, match="is not known; .* reset --snapshot"):
-        put(lake, schema(minute(5) - 5, "b", "a"), 2)
-    put(lake, schema(traded.version, "b", "a"), 2)
+        lake.put(texts(minute(5) - 5, "b", "a"), 2)
+    lake.put(texts(traded.version, "b", "a"), 2)
     assert rows(lake)[1] == {"id": 2, "b": "b2", "a": "a2"}
 
 
 def test_a_place_without_a_time_goes_by_the_names_that_fit(lake: Lake) -> None:
-    first = schema(minute(0), "a", "b")
-    put(lake, first, 1)
-    put(lake, alter(lake, first, schema(minute(5), "a", "c", "d", c=3, d=4)), 2)
-    for number, table in ((3, schema(1, "d", "c", "a")), (4, schema(1, "a", "b"))):
-        reset(lake)
-        put(lake, table, number)
+    first = texts(minute(0), "a", "b")
+    lake.put(first, 1)
+    lake.put(alter(lake, first, texts(minute(5), "a", "c", "d", c=3, d=4)), 2)
+    for number, table in ((3, texts(1, "d", "c", "a")), (4, texts(1, "a", "b"))):
+        lake.reset()
+        lake.put(table, number)
         assert rows(lake)[number - 1]["a"] == f"a{number}"
     assert [r["b"] for r in rows(lake)] == ["b1", "c2", "c3", "b4"]
 
 
 def test_a_table_that_is_taken_in_again(lake: Lake) -> None:
     """Its columns are numbered anew, and nobody saw what became of them meanwhile."""
-    first = schema(minute(0), "a", "b", "c")
-    put(lake, first, 1)
-    second = alter(lake, first, schema(minute(1), "b", "c", b=3, c=4))
-    put(lake, second, 2)
-    put(lake, schema(minute(2), "b", "c", table_id=2), 3)
+    first = texts(minute(0), "a", "b", "c")
+    lake.put(first, 1)
+    second = alter(lake, first, texts(minute(1), "b", "c", b=3, c=4))
+    lake.put(second, 2)
+    lake.put(texts(minute(2), "b", "c", table_id=2), 3)
     assert rows(lake) == [{"id": n, "b": f"b{n}", "c": f"c{n}"} for n in (1, 2, 3)]
     commits = lake.commits()
     with pytest.raises(SchemaChangeRefused, match=r"\(id, b, x\) .* \(id, b, c\) is not known"):
-        put(lake, schema(minute(3), "b", "x", table_id=3), 4)
+        lake.put(texts(minute(3), "b", "x", table_id=3), 4)
     assert lake.commits() == commits
 
 
 def test_a_second_reset_goes_by_what_the_first_has_left(lake: Lake) -> None:
-    first = schema(minute(0), "a", "b")
-    put(lake, first, 1)
-    put(lake, alter(lake, first, schema(minute(5), "a", "c", c=3)), 2)
+    first = texts(minute(0), "a", "b")
+    lake.put(first, 1)
+    lake.put(alter(lake, first, texts(minute(5), "a", "c", c=3)), 2)
     for number in (3, 4):
-        reset(lake)
-        early = schema(minute(3), "b", "a")
-        put(lake, early, number)
-        put(lake, alter(lake, early, schema(minute(5), "c", "a", c=2, a=3)), number + 10)
+        lake.reset()
+        early = texts(minute(3), "b", "a")
+        lake.put(early, number)
+        lake.put(alter(lake, early, texts(minute(5), "c", "a", c=2, a=3)), number + 10)
     assert [(r["a"], r["c"]) for r in rows(lake)] == [
         ("a1", "b1"),
         ("a2", "c2"),
@@ -232,18 +200,18 @@ def test_a_second_reset_goes_by_what_the_first_has_left(lake: Lake) -> None:
 
 
 def test_a_process_that_ends_before_the_first_plan_behind_a_reset(lake: Lake) -> None:
-    first = schema(minute(0), "a", "b", "c")
-    put(lake, first, 1)
-    put(lake, alter(lake, first, schema(minute(1), "b", "c", b=3, c=4)), 2)
-    reset(lake)
-    table = schema(minute(2), "b", "c")
+    first = texts(minute(0), "a", "b", "c")
+    lake.put(first, 1)
+    lake.put(alter(lake, first, texts(minute(1), "b", "c", b=3, c=4)), 2)
+    lake.reset()
+    table = texts(minute(2), "b", "c")
     plan = lake.plan(table)
     receipts = lake.write(plan, table, [[(Op.INSERT, None, {"id": 3, "b": "b3", "c": "c3"})]])
-    reset(lake)  # the plan is recorded, and nothing was published since the reset
+    lake.reset()  # the plan is recorded, and nothing was published since the reset
     lake.publish(plan, table, receipts)
-    put(lake, table, 4)
+    lake.put(table, 4)
     lake.open()
-    put(lake, table, 5)
+    lake.put(table, 5)
     assert rows(lake) == [{"id": n, "b": f"b{n}", "c": f"c{n}"} for n in (1, 2, 3, 4, 5)]
 
 
@@ -254,13 +222,13 @@ def test_a_column_that_is_renamed_behind_a_truncate(
     """The source's table is another one then, with the same columns."""
     lake = kind(tmp_path, f"&mode={mode}")
     lake.open()
-    first = schema(minute(0), "a")
-    put(lake, first, 1)
-    emptied = schema(minute(1), "a", table_id=2)
-    told = change(emptied, DdlKind.TRUNCATE_TABLE, dropped_table_id=1)
-    renamed = schema(minute(2), "b", table_id=2)
-    lake.step(first, changes=[told, change(renamed)])
-    put(lake, renamed, 2)
+    first = texts(minute(0), "a")
+    lake.put(first, 1)
+    emptied = texts(minute(1), "a", table_id=2)
+    told = ddl(emptied, DdlKind.TRUNCATE_TABLE, dropped_table_id=1)
+    renamed = texts(minute(2), "b", table_id=2)
+    lake.step(first, changes=[told, ddl(renamed)])
+    lake.put(renamed, 2)
     kept = [("b", 1, "a1")] if mode == "changelog" else []
     assert [("b", r["id"], r["b"]) for r in rows(lake)] == [*kept, ("b", 2, "b2")]
 
@@ -271,13 +239,13 @@ def test_a_changelog_goes_on_with_another_table_of_the_name(
     """Values of the one are not shown in columns of the other, nor are there defaults."""
     lake = kind(tmp_path, "&mode=changelog")
     lake.open()
-    first = schema(minute(0), "a", "b")
-    put(lake, first, 1)
-    second = schema(minute(2), "x", "b", table_id=2)
+    first = texts(minute(0), "a", "b")
+    lake.put(first, 1)
+    second = texts(minute(2), "x", "b", table_id=2)
     number = Column(4, "n", SqlType("int"), nullable=False)
     second = replace(second, columns=(*second.columns, number))
     dropped = SchemaChange(minute(1), DdlKind.DROP_TABLE, "DROP", ORDERS, dropped_table_id=1)
-    lake.step(first, changes=[dropped, change(second, DdlKind.CREATE_TABLE)])
+    lake.step(first, changes=[dropped, ddl(second, DdlKind.CREATE_TABLE)])
     lake.step(second, [(Op.INSERT, None, {"id": 2, "x": "x2", "b": "b2", "n": 5})])
     assert [(r["id"], r["x"], r["b"], r["n"]) for r in rows(lake)] == [
         (1, None, "b1", None),

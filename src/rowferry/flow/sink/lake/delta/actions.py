@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from uuid import NAMESPACE_URL, uuid5
 
 from rowferry.change.table import TableSchema
@@ -15,6 +17,7 @@ from rowferry.flow.sink.lake.stored_columns import NUMBERINGS, StoredColumns
 
 CHANGEFEED, DROPPED = "rowferry.changefeed", "rowferry.dropped"
 Action = dict[str, Any]
+_TIGHT: Final = re.compile(r'"tightBounds"\s*:\s*true')  # no column of ours holds truth values
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,16 @@ def added_file(file: NewFile, at_ms: int, partition: dict[str, str | None]) -> A
 def transaction(name: str, version: int, note: CommitNote) -> Action:
     """Return the action that notes how far an application is."""
     return {"txn": {"appId": name, "version": version, "lastUpdated": note.at_ms}}
+
+
+def wide_stats(stats: str) -> str:
+    """Return statistics with bounds that need not be those of the rows that are left.
+
+    Others say of their files that bounds are tight. Numbers stay as they are written.
+    """
+    if "tightBounds" in json.loads(stats):
+        return _TIGHT.sub('"tightBounds": false', stats)
+    return stats[:-1] + ', "tightBounds": false}'
 
 
 def _features(columns: StoredColumns) -> set[str]:

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from rowferry.errors import FileConflict, SinkDamaged, TargetUnfit
+from rowferry.flow.sink.lake.commit import Guard
 from rowferry.flow.sink.lake.data_file import read_parquet
 from rowferry.flow.sink.lake.delta.checkpoint import checkpoint_bytes, plain_action
 from rowferry.flow.sink.lake.delta.partition_values import stored_layout
@@ -26,6 +27,7 @@ _COMMIT: Final = re.compile(r"[0-9]{20}\.json")
 ROW_COMMITS: Final = ("MERGE", "WRITE")  # operations by which rows come in, by mode
 _MOST_LOOKS: Final = 2000  # commits that are looked at for one question
 _LAST: Final = "_last_checkpoint"
+_REMOVED: Final = "_rowferry.removed"  # stands in a log that is being deleted
 _AT_ONCE: Final = 4096  # actions of a checkpoint that are read together
 # What we know to read and keep; a table that needs more is not touched.
 READER_FEATURES: Final = frozenset({"columnMapping", "deletionVectors", "timestampNtz"})
@@ -244,6 +246,28 @@ class DeltaLog:
         moment("list delta commits")
         names = (entry.name for entry in self._files.entries(f"{self.directory}/{LOG}"))
         return sorted(int(n[:20]) for n in names if len(n) == 25 and n.endswith(".json"))
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete files of the log; what is left when that is cut off tells so.
+
+        It is no table once the first commit is gone: readers are led to no checkpoint any more.
+        """
+        given = sorted({*names} - {_REMOVED}, key=lambda name: (name != _LAST, name))
+        if given:
+            self._files.overwrite(self._path(_REMOVED), b"{}\n")
+        for name in [*given, _REMOVED]:
+            self._files.delete(self._path(name))
+
+    def delete_rest(self, guard: Guard) -> None:
+        """Delete what a removal that was cut off has left, before there is a table again.
+
+        Commits of the old one would follow those of the new.
+        """
+        moment("look for rest of delta log")
+        if self._files.exists(self._path(_REMOVED)):
+            with guard():
+                entries = self._files.entries(f"{self.directory}/{LOG}")
+                self.delete(e.name for e in entries if not e.is_directory)
 
     def commit_info(self, version: int) -> dict[str, Any]:
         """Return what a commit says about itself; of one that is gone, nothing."""

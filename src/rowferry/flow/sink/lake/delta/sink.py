@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from rowferry.flow.sink.lake.commit import Guard
 from rowferry.flow.sink.lake.delta.history import DeltaHistory
-from rowferry.flow.sink.lake.delta.log import LOG
+from rowferry.flow.sink.lake.delta.log import LOG, DeltaLog
 from rowferry.flow.sink.lake.delta.table_upkeep import DeltaTableUpkeep
 from rowferry.flow.sink.lake.delta.target import DeltaTarget
 from rowferry.flow.sink.lake.delta.upkeep import DeltaUpkeep
@@ -71,9 +71,11 @@ class DeltaTables:
 
     def remove(self, directory: str, guard: Guard) -> None:
         """Delete a table, its log first: what is left of it then is no table any more."""
-        paths = sorted(tree(self._files, directory), key=lambda p: f"/{LOG}/" not in p)
+        paths = list(tree(self._files, directory))
+        log = DeltaLog(self._files, directory)
         moment("delete lake table")
         with guard():
+            log.delete(p.rpartition("/")[2] for p in paths if p.startswith(f"{directory}/{LOG}/"))
             for path in paths:
                 self._files.delete(path)
             # Also those that a removal has emptied before it was cut off.

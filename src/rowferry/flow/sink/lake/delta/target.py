@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Collection, Sequence
 from hashlib import blake2b
 from typing import Any, Final, TypeAlias
@@ -23,6 +21,7 @@ from rowferry.flow.sink.lake.commit import (
     Guard,
     NewFile,
     TargetSettings,
+    is_another,
     is_known,
     require_delivered,
 )
@@ -35,6 +34,7 @@ from rowferry.flow.sink.lake.delta.actions import (
     commit_head,
     metadata_actions,
     transaction,
+    wide_stats,
 )
 from rowferry.flow.sink.lake.delta.deletion_vector import (
     RowNumbers,
@@ -67,7 +67,6 @@ _TRIES: Final = 50
 _Vector: TypeAlias = tuple[Action, npt.NDArray[np.integer[Any]]]
 _VECTORS: Final = SharedCache[_Vector](256 << 20)  # what live files need, as far as it fits
 _ABOUT: Final = 1024  # bytes of a descriptor and its place, at most
-_TIGHT: Final = re.compile(r'"tightBounds"\s*:\s*true')  # no column of ours holds truth values
 
 
 class DeltaTarget:
@@ -144,9 +143,20 @@ class DeltaTarget:
     def _next_columns(
         self, state: TableState, table: TableSchema, application: str, begun: int
     ) -> Evolution:
-        known = state.exists and is_known(state.transactions, application)
-        old = self._columns(state) if known else None
-        return evolve(old, table, self._lake, numbering=numbering_of(table, begun))
+        fresh = self._is_fresh(state, table, application)
+        return self._evolution(state, table, fresh, begun, _is_another(state, table))
+
+    def _evolution(
+        self, state: TableState, table: TableSchema, fresh: bool, begun: int, succeeds: bool
+    ) -> Evolution:
+        old, numbering = None if fresh else self._columns(state), numbering_of(table, begun)
+        return evolve(old, table, self._lake, numbering=numbering, succeeds=succeeds)
+
+    def _is_fresh(self, state: TableState, table: TableSchema, application: str) -> bool:
+        """Return whether a version of the source's table begins with nothing of what is there."""
+        if not state.exists or not is_known(state.transactions, application):
+            return True
+        return _is_another(state, table) and not self._lake.changelog
 
     def _held(self, path: str) -> dict[str, pa.Scalar]:
         files = {f.path: f for f in self.state.files.values()}
@@ -159,8 +169,8 @@ class DeltaTarget:
     def file_columns(self, table: TableSchema, application: str, begun: int = 0) -> FileColumns:
         """Return the names that the columns of a table version have in data files."""
         columns = self._next_columns(self.state, table, application, begun).columns
-        known = self.state.exists and is_known(self.state.transactions, application)
-        self._require_layout(self.state, table, columns, fresh=not known)
+        fresh = self._is_fresh(self.state, table, application)
+        self._require_layout(self.state, table, columns, fresh)
         return FileColumns(columns.physical)
 
     def _require_layout(
@@ -200,7 +210,7 @@ class DeltaTarget:
                 require_delivered(state.transactions, note, self._log.shown)
             if state.transactions.get(note.discards_name, 0) > note.discards:
                 raise PlanDiscarded(f"{self._log.shown}: this plan was given up meanwhile")
-            anew = not is_known(state.transactions, note.application)
+            anew = self._is_fresh(state, table, note.application)
             evolution = self._next_columns(state, table, note.application, note.begun)
             steps = commit_head(note, ROW_COMMITS[self._lake.changelog], {})
             steps += [transaction(note.application, note.micro_batch, note)]
@@ -220,9 +230,8 @@ class DeltaTarget:
         """Write the rows that are there anew, where a version's columns ask for it."""
 
         def actions(state: TableState) -> list[Action] | None:
-            if note.is_done(state.transactions) or not is_known(
-                state.transactions, note.application
-            ):
+            done = note.is_done(state.transactions)
+            if done or self._is_fresh(state, table, note.application):
                 return None
             evolution = self._next_columns(state, table, note.application, note.begun)
             if not evolution.rewrites:
@@ -286,7 +295,7 @@ class DeltaTarget:
         for path, descriptor in zip(gone, made.descriptors, strict=True):
             add = adds[path]
             if stats := add.get("stats"):
-                add = {**add, "stats": _wide(stats)}
+                add = {**add, "stats": wide_stats(stats)}
             adds[path] = {**add, "deletionVector": descriptor}
             self._keep_vector(path, descriptor, gone[path])
 
@@ -326,30 +335,23 @@ class DeltaTarget:
         delivered: bool = False,
     ) -> None:
         """Give the table the columns of a schema change; `anew`: and no rows."""
-        table = change.schema
+        table, creates = change.schema, change.kind is DdlKind.CREATE_TABLE
         if table is None:
             return
 
         def actions(state: TableState) -> list[Action] | None:
             if delivered:
                 require_delivered(state.transactions, note, self._log.shown)
-            is_recorded = state.transactions.get(note.schema_name, -1) >= change.commit_ts
-            fresh = not is_known(state.transactions, note.application) or (anew and not is_recorded)
-            old_columns = None if fresh else self._columns(state)
-            numbering = numbering_of(table, note.begun)
-            evolution = evolve(
-                old_columns,
-                table,
-                self._lake,
-                numbering=numbering,
-                succeeds=change.kind is DdlKind.CREATE_TABLE,
-            )
+            is_recorded = note.has_change(state.transactions, change.commit_ts)
+            fresh = self._is_fresh(state, table, note.application) or (anew and not is_recorded)
+            succeeds = creates or _is_another(state, table)
+            evolution = self._evolution(state, table, fresh, note.begun, succeeds)
             self._require_layout(state, table, evolution.columns, fresh)
             steps = self._metadata(state, note, evolution.columns, table, fresh)
             if is_recorded and not steps:
                 return None
             head = commit_head(note, "CHANGE COLUMNS", {"statement": change.query})
-            head.append(transaction(note.schema_name, change.commit_ts, note))
+            head += _noted(note, change)
             if fresh:
                 steps += [f.removal(note.at_ms) for f in state.files.values()]
             elif evolution.rewrites:
@@ -370,11 +372,10 @@ class DeltaTarget:
             if change is None:
                 # Without a note of ours: the first rows then give the table their own columns.
                 return commit_head(note, "TRUNCATE", {"statement": "reset"}) + removals
-            recorded_at = state.transactions.get(note.schema_name, -1)
-            if recorded_at >= change.commit_ts and not state.files:
+            if note.has_change(state.transactions, change.commit_ts) and not state.files:
                 return None
             steps = commit_head(note, "TRUNCATE", {"statement": change.query})
-            steps.append(transaction(note.schema_name, max(change.commit_ts, recorded_at), note))
+            steps += _noted(note, change)
             if known and change.schema is not None:  # its columns have their numbers anew
                 columns = self._next_columns(
                     state, change.schema, note.application, note.begun
@@ -454,6 +455,8 @@ class DeltaTarget:
             if new_actions is None:
                 with guard():
                     return
+            if not state.exists:
+                self._log.delete_rest(guard)
             self._state = None  # until it is known what became of the commit
             with guard():
                 done = self._log.commit(state, new_actions)
@@ -479,14 +482,14 @@ class DeltaTarget:
         return metadata_actions(state, note, columns, table, TableShape(name, mode, layout), fresh)
 
 
-def _wide(stats: str) -> str:
-    """Return statistics with bounds that need not be those of the rows that are left.
+def _is_another(state: TableState, table: TableSchema) -> bool:
+    """Return whether the source has dropped the table that is there, before this version of one."""
+    return is_another(state.configuration.get(DROPPED, ""), table)
 
-    Others say of their files that bounds are tight. Numbers stay as they are written.
-    """
-    if "tightBounds" in json.loads(stats):
-        return _TIGHT.sub('"tightBounds": false', stats)
-    return stats[:-1] + ', "tightBounds": false}'
+
+def _noted(note: CommitNote, change: SchemaChange) -> list[Action]:
+    notes = note.schema_notes(change.commit_ts).items()
+    return [transaction(name, number, note) for name, number in notes]
 
 
 def _records(add: Action) -> int:

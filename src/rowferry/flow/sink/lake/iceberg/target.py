@@ -17,6 +17,7 @@ from rowferry.flow.sink.lake.commit import (
     Guard,
     NewFile,
     TargetSettings,
+    is_another,
     is_known,
     require_delivered,
 )
@@ -146,7 +147,14 @@ class IcebergTarget:
     def _next_columns(
         self, state: IcebergState, table: TableSchema, application: str, begun: int
     ) -> Evolution:
-        return self._evolution(state, table, not is_known(state.notes, application), begun)
+        fresh = self._is_fresh(state, table, application)
+        return self._evolution(state, table, fresh, begun, _is_another(state, table))
+
+    def _is_fresh(self, state: IcebergState, table: TableSchema, application: str) -> bool:
+        """Return whether a version of the source's table begins with nothing of what is there."""
+        if not state.exists or not is_known(state.notes, application):
+            return True
+        return _is_another(state, table) and not self._lake.changelog
 
     def _evolution(
         self,
@@ -154,7 +162,7 @@ class IcebergTarget:
         table: TableSchema,
         fresh: bool,
         begun: int,
-        succeeds: bool = False,
+        succeeds: bool,
     ) -> Evolution:
         """Return the next columns; `fresh`: as if the table were new.
 
@@ -163,12 +171,8 @@ class IcebergTarget:
         """
         columns, numbering = state.columns, numbering_of(table, begun)
         if fresh:
-            return evolve(
-                None, table, self._lake, mapped=True, emptied=columns, numbering=numbering
-            )
-        return evolve(
-            columns, table, self._lake, mapped=True, numbering=numbering, succeeds=succeeds
-        )
+            return evolve(None, table, self._lake, True, columns, numbering, succeeds)
+        return evolve(columns, table, self._lake, True, None, numbering, succeeds)
 
     def root(self, fresh: str) -> str:
         """Return where data files go: below the table's location, wherever its name leads."""
@@ -179,8 +183,8 @@ class IcebergTarget:
     def file_columns(self, table: TableSchema, application: str, begun: int = 0) -> FileColumns:
         """Return names and numbers that the columns of a table version have in data files."""
         columns = self._next_columns(self.state, table, application, begun).columns
-        known = self.state.exists and is_known(self.state.notes, application)
-        self._require_layout(self.state, table, columns, fresh=not known)
+        fresh = self._is_fresh(self.state, table, application)
+        self._require_layout(self.state, table, columns, fresh)
         return FileColumns(columns.physical, field_ids(columns))
 
     def _require_layout(
@@ -228,7 +232,7 @@ class IcebergTarget:
                 require_delivered(state.notes, note, self.shown)
             if state.notes.get(note.discards_name, 0) > note.discards:
                 raise PlanDiscarded(f"{self.shown}: this plan was given up meanwhile")
-            anew = not is_known(state.notes, note.application)
+            anew = self._is_fresh(state, table, note.application)
             columns = self._next_columns(state, table, note.application, note.begun).columns
             notes = {note.application: note.micro_batch}
             if note.discards:
@@ -249,7 +253,7 @@ class IcebergTarget:
         """Write the rows that are there anew, where a version's columns ask for it."""
 
         def change(state: IcebergState) -> TableChange | None:
-            if note.is_done(state.notes) or not is_known(state.notes, note.application):
+            if note.is_done(state.notes) or self._is_fresh(state, table, note.application):
                 return None
             evolution = self._next_columns(state, table, note.application, note.begun)
             if not evolution.rewrites:
@@ -275,9 +279,10 @@ class IcebergTarget:
         def changed(state: IcebergState) -> TableChange | None:
             if delivered:
                 require_delivered(state.notes, note, self.shown)
-            noted = state.notes.get(note.schema_name, -1) >= change.commit_ts
-            fresh = not is_known(state.notes, note.application) or (anew and not noted)
-            evolution = self._evolution(state, table, fresh, note.begun, creates)
+            noted = note.has_change(state.notes, change.commit_ts)
+            fresh = self._is_fresh(state, table, note.application) or (anew and not noted)
+            succeeds = creates or _is_another(state, table)
+            evolution = self._evolution(state, table, fresh, note.begun, succeeds)
             self._require_layout(state, table, evolution.columns, fresh)
             if noted and state.columns == evolution.columns and DROPPED not in state.properties:
                 return None
@@ -287,7 +292,7 @@ class IcebergTarget:
                 draft = self._evolved(note, state, evolution, table)
             else:
                 draft = SnapshotDraft(Operation.REPLACE)
-            notes = {note.schema_name: change.commit_ts}
+            notes = note.schema_notes(change.commit_ts)
             made = self._with_columns(note, state, evolution.columns, table, draft, notes, fresh)
             made.summary["rowferry.statement"] = change.query
             return made
@@ -307,10 +312,9 @@ class IcebergTarget:
                 # Without a note of ours: the first rows then give the table their own columns.
                 made.summary["rowferry.statement"] = "reset"
                 return made
-            noted = state.notes.get(note.schema_name, -1)
-            if noted >= change.commit_ts and not state.files:
+            if note.has_change(state.notes, change.commit_ts) and not state.files:
                 return None
-            notes = {note.schema_name: max(change.commit_ts, noted)}
+            notes = note.schema_notes(change.commit_ts)
             made.settings = _noted(notes)
             if known and change.schema is not None:  # its columns have their numbers anew
                 table, draft = change.schema, made.draft
@@ -453,6 +457,11 @@ class IcebergTarget:
                 return
             self._state = state
         raise SinkUnavailable(f"{self.shown} is committed to by others all the time")
+
+
+def _is_another(state: IcebergState, table: TableSchema) -> bool:
+    """Return whether the source has dropped the table that is there, before this version of one."""
+    return is_another(state.properties.get(DROPPED, ""), table)
 
 
 def older_than(metadata: TableMetadata, before_ms: int) -> list[int]:
