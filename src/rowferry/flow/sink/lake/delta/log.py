@@ -253,6 +253,7 @@ class DeltaLog:
         It is no table once the first commit is gone: readers are led to no checkpoint any more.
         """
         given = sorted({*names} - {_REMOVED}, key=lambda name: (name != _LAST, name))
+        moment("delete delta log")
         if given:
             self._files.overwrite(self._path(_REMOVED), b"{}\n")
         for name in [*given, _REMOVED]:
