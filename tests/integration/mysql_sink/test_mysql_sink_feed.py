@@ -117,7 +117,7 @@ def test_what_only_the_downstream_has_noted_is_not_written_twice(scene: Scene) -
             raise SinkUnavailable("the process has ended")
 
     with watched(end):
-        assert feed.step() is None
+        until_it_fails(feed, "the process has ended")
     feed.run()
     feed.catch_up()
     assert scene.assert_same("bare") == 3

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from mysql_sink_kit import MySqlFeed, Scene
 
+from patience import until_it_fails
 from rowferry.downstream.redo.apply import RedoState, apply, find_log
 from rowferry.errors import (
     BadInput,
@@ -104,9 +105,19 @@ def ends_at(last: str) -> Callable[[str], None]:
 
     def end(name: str) -> None:
         if name == last:
-            raise SinkUnavailable("the process has ended")
+            raise SinkUnavailable(_end_of(last))
 
     return end
+
+
+def end_at(feed: MySqlFeed, last: str) -> None:
+    """Let a feed come to one of its calls to the outside, and no further."""
+    with watched(ends_at(last)):
+        until_it_fails(feed, _end_of(last))
+
+
+def _end_of(last: str) -> str:
+    return f"the process has ended at {last!r}"
 
 
 def test_every_moment_leads_to_a_consistent_point(scene: Scene, tmp_path: Path) -> None:
@@ -190,13 +201,7 @@ def test_what_cannot_be_applied(scene: Scene, tmp_path: Path) -> None:
     bank.transfer(1)  # one transaction, which a step has as a whole
     place = Uri.parse(f"file://{tmp_path}/redo", "storage")
 
-    def stop_behind(name: str) -> None:
-        if name == "kept in redo log":
-            raise SinkUnavailable("gone")
-
-    with watched(stop_behind):
-        while feed.step() is not None:  # it may not have come yet
-            pass
+    end_at(feed, "kept in redo log")
     feed.stop()
     log, state = find_log(place, feed.name)
     assert state.kept is not None and state.resolved_ts > state.checkpoint_ts
@@ -231,13 +236,7 @@ def test_no_secret_lies_in_the_log(scene: Scene, tmp_path: Path) -> None:
         server.execute("GRANT ALL ON *.* TO keeper")
     feed.catch_up()
     bank.transfer(2)
-
-    def stop_behind(name: str) -> None:
-        if name == "kept in redo log":
-            raise SinkUnavailable("gone")
-
-    with watched(stop_behind):
-        feed.step()
+    end_at(feed, "kept in redo log")
     kept = list((tmp_path / "redo").rglob("*.json"))
     assert any("plan.json" in path.name for path in kept)
     for path in kept:
@@ -278,8 +277,7 @@ def test_an_old_log_sets_nothing_back(scene: Scene, tmp_path: Path) -> None:
     feed = feed_with_log(scene, tmp_path)
     feed.catch_up()
     bank.transfer(4)
-    with watched(ends_at("kept in redo log")):
-        assert feed.step() is None
+    end_at(feed, "kept in redo log")
     feed.stop()
     feed.config = feed.config.replace("/redo'", "/moved'")
     for _ in range(3):
@@ -348,12 +346,10 @@ def test_a_log_that_is_asked_for_in_the_midst(scene: Scene, tmp_path: Path, befo
     feed.config = with_log.replace("/redo'", f"/{before}'") if before else "[filter]\n"
     feed.catch_up()
     bank.transfer(4)
-    with watched(ends_at("run job")):
-        assert feed.step() is None
+    end_at(feed, "run job")
     feed.config = with_log
     feed.run()
-    with watched(ends_at("kept in redo log")):
-        assert feed.step() is None
+    end_at(feed, "kept in redo log")
     feed.stop()
     assert applied(feed, tmp_path).kept is not None
     assert bank.point()
@@ -369,8 +365,7 @@ def test_parameters_of_the_sink_are_kept(scene: Scene, tmp_path: Path) -> None:
     feed.config = "bdr-mode = true\n" + feed.config
     feed.catch_up()
     bank.transfer(4)
-    with watched(ends_at("kept in redo log")):
-        assert feed.step() is None
+    end_at(feed, "kept in redo log")
     feed.stop()
     log, state = find_log(Uri.parse(f"file://{tmp_path}/redo", "storage"), "")
     assert state.kept is not None
