@@ -102,3 +102,17 @@ def test_the_topic_of_a_dropped_table_may_be_deleted(scene: Scene) -> None:
     scene.sql("CREATE TABLE u (id INT PRIMARY KEY)", "INSERT INTO u VALUES (7)")
     feed.catch_up()
     assert feed.images(gone) == [{"id": 7}]
+
+
+def test_a_topic_that_was_deleted_after_its_table_is_made_again_for_the_next(scene: Scene) -> None:
+    """Without a resume in between, and without anything else that is sent."""
+    scene.sql("CREATE TABLE u (id INT PRIMARY KEY)", "INSERT INTO u VALUES (1)")
+    feed = scene.feed(CANAL, OWN_TOPICS)
+    feed.catch_up()
+    scene.sql("DROP TABLE u")
+    feed.catch_up()
+    scene.broker.delete_topic(f"x_{scene.database}_u")
+    scene.sql("CREATE TABLE u (id INT PRIMARY KEY)", "INSERT INTO u VALUES (7)")
+    feed.catch_up()
+    assert feed.images(f"x_{scene.database}_u") == [{"id": 7}]
+    assert {fault.verdict for fault in feed.faults} <= {Verdict.RETRY}

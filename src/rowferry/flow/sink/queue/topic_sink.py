@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, ClassVar, Final, Protocol
 
-from rowferry.change.chunk import SchemaChange, Watermark
+from rowferry.change.chunk import DdlKind, SchemaChange, Watermark
 from rowferry.change.event_counts import EventCounts
 from rowferry.change.plan import Output, Plan, Receipt, Stretch, TableSlice, Topic
 from rowferry.change.table import TableId, TableSchema
@@ -252,6 +252,8 @@ class TopicSink(ABC):
         names = {one: self._rules.topic_of(table.id) for one, table in tables.items()}
         changes = [self._rules.topic_of_change(c) for c in stretch.schema_changes]
         wanted = dict.fromkeys([*names.values(), *changes])
+        for name in self._unneeded(wanted):
+            self._topics.pop(name, None)  # it may be gone, or another one by now
         if wanted.keys() - self._topics.keys():
             self._meet(wanted, self._partition_counts(wanted))
         for one, name in names.items():
@@ -284,7 +286,10 @@ class TopicSink(ABC):
         if plan.sink_state:
             self._take_over(plan.sink_state)
         changed = {self._rules.topic_of_change(c) for c in plan.stretch.schema_changes}
-        with self._sending(self._delivered.known.keys() | changed):
+        begun = self._begun_by(plan)
+        if missing := dict.fromkeys(sorted(begun - self._topics.keys())):
+            self._meet(missing, self._partition_counts(missing))
+        with self._sending(self._delivered.known.keys() | changed - begun):
             self._announce(plan)
         if plan.sink_state is not None:
             self._state = plan.sink_state
@@ -333,6 +338,22 @@ class TopicSink(ABC):
         """Look whether the topics that got something are there, and are the same ones."""
         self._delivered.check(self._asked().ids(self._delivered.known))
         self._looked_at = time.monotonic()
+
+    def _unneeded(self, wanted: Collection[str]) -> set[str]:
+        """Return those of some topics to which nothing was sent that a table would miss."""
+        needed = {*self._delivered.known, *self._rules.static_topics(), *self._own_topics}
+        return set() if self._is_old else set(wanted) - needed
+
+    def _begun_by(self, plan: Plan) -> set[str]:
+        """Return the topics that begin with a CREATE TABLE of a plan: nothing is in them yet.
+
+        One of a table that was dropped may have been deleted, even after this was planned.
+        """
+        first: dict[str, SchemaChange] = {}
+        for change in plan.stretch.schema_changes:
+            first.setdefault(self._rules.topic_of_change(change), change)
+        begun = [name for name, one in first.items() if one.kind is DdlKind.CREATE_TABLE]
+        return self._unneeded(begun) - {Topic.from_json(o.target).name for o in plan.outputs}
 
     def _marks(self, watermark: int) -> bool:
         """Return whether the protocol tells watermarks."""

@@ -321,6 +321,75 @@ def test_a_table_that_goes_lets_its_topic_go(broker: FakeBroker, change: SchemaC
     assert broker.counts == {"fallback": 2}
 
 
+def after_a_drop(broker: FakeBroker) -> KafkaSink:
+    """A sink whose table was dropped, with the topic that it had."""
+    kafka = kafka_of(EXTENDED + "&partition-num=2", topic="{schema}.{table}")
+    kafka.open(ME, None)
+    kafka.publish(plan_of(kafka, table("t"), watermark=9), (), {})
+    drop = SchemaChange(5, DdlKind.DROP_TABLE, "DROP", TableId("shop", "t"))
+    kafka.publish(plan_of(kafka, changes=(drop,), watermark=10), (), {})
+    broker.made.clear()
+    broker.sent.clear()
+    return kafka
+
+
+AGAIN = SchemaChange(12, DdlKind.CREATE_TABLE, "CREATE", TableId("shop", "t"), table("t", 12))
+
+
+def test_a_table_that_comes_again_gets_a_topic_again(broker: FakeBroker) -> None:
+    """Whoever deleted the topic of a dropped table has taken nothing from anybody."""
+    kafka = after_a_drop(broker)
+    broker.counts = {"fallback": 2}
+    kafka.publish(plan_of(kafka, changes=(AGAIN,), watermark=12), (), {})
+    assert broker.made == [("shop.t", 2)]
+    assert ("shop.t", 0) in {(t, p) for t, p, _ in broker.sent}
+    # Where the protocol sends no schema change, its rows are the first to need one.
+    kafka = after_a_drop(broker)
+    broker.counts = {"fallback": 2}
+    (output,) = plan_of(kafka, table("t", 12), watermark=13).outputs
+    assert broker.made == [("shop.t", 2)]
+    assert Topic.from_json(output.target).name == "shop.t"
+
+
+def test_a_topic_that_was_made_again_before_its_table_came_again(broker: FakeBroker) -> None:
+    """Its id and its partitions are those of now, else it would count as lost for ever."""
+    kafka = after_a_drop(broker)
+    broker.counts, broker.ids_of = {"fallback": 2, "shop.t": 2}, {"shop.t": "2"}
+    plan = plan_of(kafka, table("t", 12), watermark=12)
+    kafka.publish(plan, (), {})
+    assert plan.sink_state is not None
+    assert plan.sink_state["delivered"]["topics"]["shop.t"] == ["2", ["shop", "t"]]
+    kafka.open(CONTINUED, plan.sink_state)
+
+
+@pytest.mark.parametrize("is_new_process", [False, True])
+def test_a_topic_that_goes_before_a_create_is_sent(
+    broker: FakeBroker, is_new_process: bool
+) -> None:
+    kafka = after_a_drop(broker)
+    plan = plan_of(kafka, changes=(AGAIN,), watermark=12)
+    broker.counts, broker.faults = {"fallback": 2}, [SinkUnavailable("no such topic")]
+    with pytest.raises(SinkUnavailable):
+        kafka.publish(plan, (), {})
+    if is_new_process:
+        kafka = kafka_of(EXTENDED + "&partition-num=2", topic="{schema}.{table}")
+        kafka.open(CONTINUED, plan.sink_state)
+    kafka.publish(plan, (), {})
+    assert broker.made == [("shop.t", 2)]
+    assert "shop.t" in {t for t, *_ in broker.sent}
+
+
+def test_what_was_sent_to_a_topic_is_missed_if_that_goes(broker: FakeBroker) -> None:
+    """Rows of the plan itself, or another change before the CREATE TABLE."""
+    drop = SchemaChange(11, DdlKind.DROP_TABLE, "DROP", TableId("shop", "t"))
+    for tables, changes in (((table("t"),), (AGAIN,)), ((), (drop, AGAIN))):
+        kafka = after_a_drop(broker)
+        plan = plan_of(kafka, *tables, changes=changes, watermark=12)
+        broker.counts, broker.faults = {"fallback": 2}, [SinkUnavailable("no such topic")]
+        with pytest.raises(TargetLost, match=r"topic shop\.t is gone"):
+            kafka.publish(plan, (), {})
+
+
 # --- one table in a topic ------------------------------------------------------------------------
 
 AVRO = "protocol=avro&schema-registry=http://r:1"
