@@ -77,8 +77,8 @@ def open_storage(
     """
     place = Uri.parse(uri, "storage")
     if not is_storage(place.scheme):
-        known = ", ".join(SINKS.installed(is_storage))
-        raise BadUri(f"{place.scheme}:// is no storage; known: {known}")
+        schemes = ", ".join(SINKS.installed(is_storage))
+        raise BadUri(f"{place.scheme}:// is no storage; known: {schemes}")
     place = place.absolute(os.getcwd(), "storage")
     configured = place.parameter("protocol") or _in_config(config)
     if protocol and configured and protocol != configured:

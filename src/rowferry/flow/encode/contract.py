@@ -116,8 +116,9 @@ class Encoded:
     def sizes(self) -> npt.NDArray[np.int64]:
         """Bytes of each message, its key among them."""
         parts = [self.values] if self.keys is None else [self.values, self.keys]
-        lengths = (pc.fill_null(pc.binary_length(part), 0).cast(pa.int64()) for part in parts)
-        return np.sum([part.to_numpy() for part in lengths], axis=0, dtype=np.int64)
+        lengths = [pc.fill_null(pc.binary_length(part), 0).cast(pa.int64()) for part in parts]
+        sizes: npt.NDArray[np.int64] = np.sum([part.to_numpy() for part in lengths], axis=0)
+        return sizes
 
     def value_bytes(self) -> memoryview:
         """Return all values one after the other, without a copy."""

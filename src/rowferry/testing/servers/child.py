@@ -17,7 +17,7 @@ from rowferry.errors import SourceUnavailable
 
 HOST: Final = "127.0.0.1"
 _PORT_TRIES: Final = 5
-_START_S: Final = 120.0
+START_S: Final = 120.0
 _STOP_S: Final = 60.0
 # What programs say, in small letters, whose port somebody else has.
 _TAKEN: Final = ("already in use", "seems to be in use", "bind on tcp/ip port", "eaddrinuse")
@@ -134,7 +134,7 @@ class Living:
         begin = messages.stat().st_size if messages.exists() else 0
         self._child = spawn(command, messages, env)
         try:
-            deadline = time.monotonic() + _START_S
+            deadline = time.monotonic() + START_S
             while time.monotonic() < deadline:
                 is_alive = self.alive
                 log_text = messages.read_bytes()[begin:].decode(errors="replace")
@@ -145,7 +145,7 @@ class Living:
                 if answers(log_text):
                     return
                 time.sleep(0.02)
-            raise SourceUnavailable(f"the server did not answer within {_START_S:.0f} s")
+            raise SourceUnavailable(f"the server did not answer within {START_S:.0f} s")
         except BaseException:
             self._end(self._at_once)
             raise

@@ -17,7 +17,7 @@ import psycopg
 
 from rowferry.errors import SourceUnavailable
 from rowferry.testing.servers.certificates import Certificates
-from rowferry.testing.servers.child import HOST, Living, free_port
+from rowferry.testing.servers.child import HOST, START_S, Living, free_port
 from rowferry.testing.servers.packages import Packages, cache, locked
 
 PACKAGES: Final = Packages("postgresql-15", "bookworm", ("postgresql-15",))
@@ -146,7 +146,7 @@ class Postgres(Living):
             password=self._password,
             dbname=database,
             autocommit=True,
-            connect_timeout=round(_START_S),  # a machine may be busy
+            connect_timeout=round(START_S),  # a machine may be busy
         )
 
     # --- the process -----------------------------------------------------------------------------

@@ -5,18 +5,22 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from rowferry.change.chunk import Watermark
 from rowferry.change.plan import Output, Plan, Receipt, Stretch, TableSlice, Topic
 from rowferry.change.table import TableSchema
+from rowferry.columnar.cuts import cuts_of
 from rowferry.errors import OptionsConflict
 from rowferry.flow.dispatch.by_topic import ByKey
 from rowferry.flow.encode.contract import Codec, Encoded, TextBody
 from rowferry.flow.sink.contract import Owner, Packet, SinkTraits
 from rowferry.flow.sink.defaults import LaneDefaults
-from rowferry.flow.sink.http.body import bodies
 from rowferry.flow.sink.http.client import Receiver
 from rowferry.flow.sink.http.options import HttpOptions, read_settings
 from rowferry.flow.sink.lanes import in_lanes
@@ -153,3 +157,19 @@ class HttpSink(LaneDefaults):
             "Rowferry-Micro-Batch": str(micro_batch),
             "Rowferry-Epoch": str(epoch),
         }
+
+
+def bodies(
+    messages: pa.LargeBinaryArray, form: TextBody, max_rows: int, max_bytes: int
+) -> Iterator[bytes]:
+    """Yield the messages in their order, joined to bodies.
+
+    A body has at most `max_rows` messages and, unless a single one is longer, at most `max_bytes`
+    of messages and what stands between them.
+    """
+    cuts = cuts_of(messages, max_rows, max_bytes, len(form.between))
+    for start, stop in pairwise(cuts):
+        part = messages.slice(start, stop - start).cast(pa.binary())
+        whole = pa.ListArray.from_arrays(pa.array([0, stop - start], pa.int32()), part)
+        joined = pc.binary_join(whole, form.between)[0]
+        yield form.opening + joined.as_buffer().to_pybytes() + form.closing

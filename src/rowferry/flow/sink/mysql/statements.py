@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from rowferry.change.chunk import Op
 from rowferry.change.table import TableSchema
+from rowferry.columnar.cuts import cuts_of
 from rowferry.columnar.row_keys import has_exact_key
 from rowferry.flow.encode.sql_rows.frame import (
     ROW_END,
@@ -26,7 +27,6 @@ from rowferry.flow.encode.sql_rows.frame import (
     quoted_table,
     written_columns,
 )
-from rowferry.flow.sink.packing import cuts_of
 from rowferry.flow.sink.sql.windows import is_sole_key, net_places
 
 

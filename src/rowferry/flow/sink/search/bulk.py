@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rowferry.change.plan import Topic
+from rowferry.columnar.cuts import cuts_of
 from rowferry.flow.encode.sql_rows.frame import RowFrame
 from rowferry.flow.sink.contract import Packet
-from rowferry.flow.sink.packing import cuts_of
 
 _HELD_BYTES: Final = 64 << 20  # of a transaction in a lane; a longer one is sent in pieces
 
