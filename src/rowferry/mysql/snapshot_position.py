@@ -141,17 +141,17 @@ def owned(connection: Connection[Any], login: Login) -> frozenset[str]:
     """Return the transactions that are being committed (or applied), as `UUID:[TAG:]NUMBER`."""
     moment("read owned gtids")
     text = session.one_row(connection, login, "SELECT @@global.gtid_owned")[0]
-    found = set()
+    gtids = set()
     for part in "".join(text.split()).split(","):
         uuid, *rest = part.split(":")
         tag = ""
         for word in rest:
             number, thread, _ = word.partition("#")
             if thread:
-                found.add(f"{uuid}:{tag}{number}")
+                gtids.add(f"{uuid}:{tag}{number}")
             else:
                 tag = f"{word}:"
-    return frozenset(found)
+    return frozenset(gtids)
 
 
 def _gtid_at(connection: Connection[Any], login: Login, file: str, offset: int) -> str:

@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from rowferry.change.chunk import DdlKind, Op
-from rowferry.change.sqltype import Kind, SqlType
+from rowferry.change.sqltype import KINDS, Kind, SqlType
 from rowferry.change.table import Column, TableId, TableSchema
 from rowferry.downstream.consume.arrival import (
     Arrival,
@@ -147,7 +147,7 @@ class Applier:
         )
         # MySQL says DEFAULT_GENERATED of a default that is computed; such a column may be set.
         computed = {n.lower() for n, extra, _ in columns if "GENERATED" in extra.split()}
-        documents = {n.lower() for n, _, of_type in columns if of_type == "json"}
+        documents = {n.lower() for n, _, of_type in columns if KINDS.get(of_type) is Kind.JSON}
         names = {n.lower() for n, *_ in columns}
         return _Target(names, names - computed, documents)
 

@@ -259,8 +259,9 @@ def evolve(
         former = match.former
         if match.name.lower() != want.name.lower():
             former = (*former, (table.version, match.name))
-        same = {"physical": match.physical, "id": known[match.physical], "since": match.since}
-        fields.append(replace(want, **same, former=former))
+        number, since = known[match.physical], match.since
+        kept = replace(want, physical=match.physical, id=number, since=since, former=former)
+        fields.append(kept)
     numberings = _numberings(old, fields, numbering)
     return Evolution(_settled(fields, mapped, max_id, numberings), tuple(filled), tuple(casts))
 

@@ -229,7 +229,8 @@ def _misfit_of_documents(
     """Return which text would not be found again in a table without a key, and the cure."""
     for column in written:
         there = target.columns[column.name.lower()]
-        if column.type.kind is Kind.TEXT and there.type_name == "json":
+        of_document = KINDS.get(there.type_name) is Kind.JSON
+        if column.type.kind is Kind.TEXT and of_document:
             return (
                 f"{place_of(table)} has column {column.name!r} as json, which is written in the "
                 f"server's own way, and the source's is {column.type.sql}: without a key its rows "
