@@ -180,3 +180,31 @@ def test_a_merged_file_that_was_replaced_meanwhile_stays_for_earlier_versions(la
     assert lake.sink.commit_upkeep(done) == len(merge.files)
     assert (lake.root / merge.path).exists()
     require_whole(lake, model)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["never", "late"])
+def test_a_commit_that_comes_to_a_catalog_elsewhere_after_its_plan_was_given_up(
+    late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory's lock was given back long before; the plan's files are gone."""
+    monkeypatch.setattr(IcebergCatalog, "file", "")
+    commit, sent = IcebergCatalog.commit, []
+
+    def unanswered(self: IcebergCatalog, *what: Any) -> bool:
+        sent.append((self, *what))
+        raise SinkUnavailable("no answer")
+
+    lake, model = IceLake(tmp_path / "lake"), Model(PLAIN, 4)
+    lake.open()
+    lake.step(PLAIN, model.changes(30))
+    before = model.expected()
+    plan = lake.plan(PLAIN)
+    receipts = lake.write(plan, PLAIN, [model.changes(30)])
+    with monkeypatch.context() as patch, pytest.raises(SinkUnavailable):
+        patch.setattr(IcebergCatalog, "commit", unanswered)
+        lake.publish(plan, PLAIN, receipts)
+    lake.open()
+    assert lake.sink.discard(plan) is False
+    if late:
+        assert commit(*sent[0]) is False
+    assert ordered(lake.rows(), ["id"]) == before

@@ -343,7 +343,9 @@ class IcebergTarget:
         """Let no commit of a plan in that was given up; return whether it is there already."""
         if note.is_done(self.refreshed().notes):
             return True
-        if self._files.has_locks or not self.state.exists:
+        # A lock of the directory keeps nothing out of a catalog that is elsewhere: a commit whose
+        # answer was lost may still be on its way there.
+        if (self._files.has_locks and self._catalog.file) or not self.state.exists:
             return False
 
         def changed(state: IcebergState) -> TableChange | None:
