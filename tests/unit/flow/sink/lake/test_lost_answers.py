@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -208,3 +209,29 @@ def test_a_commit_that_comes_to_a_catalog_elsewhere_after_its_plan_was_given_up(
     if late:
         assert commit(*sent[0]) is False
     assert ordered(lake.rows(), ["id"]) == before
+
+
+def test_another_merge_does_not_write_over_one_that_may_still_come_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both follow the same snapshot, for the same micro-batch."""
+
+    def unanswered(*_: Any) -> bool:
+        raise SinkUnavailable("no answer")
+
+    lake = IceLake(tmp_path / "lake")
+    lake.uri = lake.uri.replace("optimize-after=0", "optimize-after=4")
+    lake.open()
+    grown(lake)
+    done, merge = merged(lake)
+    half = Merge.from_json({**merge.to_json(), "name": "half.parquet", "files": [*merge.files[:3]]})
+    other = [(replace(done[0][0], work=half.to_json()), lake.built().do_upkeep(half.to_json()))]
+    (folder,) = lake.root.glob("shop/orders*/metadata")
+    with monkeypatch.context() as patch:
+        patch.setattr(IcebergCatalog, "commit", unanswered)
+        with pytest.raises(SinkUnavailable):
+            lake.sink.commit_upkeep(done)
+        first = {path: path.read_bytes() for path in folder.iterdir()}
+        with pytest.raises(SinkUnavailable):
+            lake.sink.commit_upkeep(other)
+    assert {path: path.read_bytes() for path in first} == first

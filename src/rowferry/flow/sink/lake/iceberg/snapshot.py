@@ -57,6 +57,12 @@ class SnapshotDraft:
     empties: bool = False
 
     @property
+    def paths(self) -> list[str]:
+        """The locations of the files that it is about; what was there is told by what is left."""
+        new = [file.file_path for file in (*self.added, *self.added_deletes)]
+        return new + [file.location for file in self.removed]
+
+    @property
     def has_changes(self) -> bool:
         """Whether rows, or where they are, change at all."""
         return bool(

@@ -58,7 +58,8 @@ class SnapshotCommits:
         same = state.exists and _same_schema(state, columns)
         if same:
             schema = state.metadata.schema()
-        token = self.token(note, state, repr(sorted(made.settings.items())))
+        # A try whose answer was lost may still come in: another one must not write over its files.
+        token = self.token(note, state, f"{sorted(made.settings.items())}/{made.draft.paths}")
         about = {
             "rowferry.changefeed": note.changefeed,
             "rowferry.epoch": str(note.epoch),
