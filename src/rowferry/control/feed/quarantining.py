@@ -33,6 +33,7 @@ from rowferry.control.feed.lease import Claim
 from rowferry.control.store.contract import MetaStore
 from rowferry.errors import QuarantineFull, RowRejected
 from rowferry.flow.assemble import Flow
+from rowferry.flow.decide.decisions import Decisions
 from rowferry.flow.parking import joined_images, shape_of
 
 _AGAIN_BYTES: Final = 8 << 20  # of rows that are sent again by one plan
@@ -88,7 +89,8 @@ class Quarantining:
         rows = self._rows or ()
         if not self._flow.quarantine.parks and not rows:
             return None
-        now = {table_id: shape_of(table) for table_id, table in self.newest(versions).items()}
+        newest, decide = self._newest(versions), self._flow.decide
+        now = {table_id: shape_of(decide.seen_as(table)) for table_id, table in newest.items()}
         keys = set()
         for row in rows:
             shape = now.get(row.table_id, row.shape)
@@ -144,13 +146,13 @@ class Quarantining:
         wanted = {row.parked_key for row in rows if row.wanted}
         if not wanted:
             return None
-        newest = self.newest(versions)
+        newest = self._newest(versions)
         chosen = [row for row in rows if row.parked_key in wanted]
         sent = self._last_of_each(chosen)
         stays = {
             row.parked_key: RefusedKey(*row.parked_key, words)
             for row in sent
-            if (words := outdated(row, newest.get(row.table_id)))
+            if (words := outdated(row, newest.get(row.table_id), self._flow.decide))
         }
         sent = _fitting([row for row in sent if row.parked_key not in stays])
         ends = {row.parked_key: row.place for row in sent}
@@ -177,13 +179,13 @@ class Quarantining:
         )
         return plan.with_(stretch=replace(plan.stretch, segments=segments))
 
-    def newest(self, versions: Mapping[tuple[int, int], TableSchema]) -> dict[int, TableSchema]:
-        """Return the newest version of each captured table, as readers see it, by its id."""
+    def _newest(self, versions: Mapping[tuple[int, int], TableSchema]) -> dict[int, TableSchema]:
+        """Return the newest version of each captured table by its id."""
         newest: dict[int, TableSchema] = {}
         for (table_id, version), table in versions.items():
             if table_id not in newest or newest[table_id].version < version:
                 newest[table_id] = table
-        return {table_id: self._flow.decide.seen_as(table) for table_id, table in newest.items()}
+        return {i: table for i, table in newest.items() if self._flow.decide.captures(table)}
 
     def _last_of_each(self, rows: Sequence[ParkedRow]) -> list[ParkedRow]:
         """Return the rows to send: where the target holds tables, the last state of each key.
@@ -238,12 +240,17 @@ def _as_parked(
     return stays
 
 
-def outdated(row: ParkedRow, newest: TableSchema | None) -> str:
-    """Return why a parked row cannot be sent again as the table is now; empty: it can."""
-    if newest is None:
+def outdated(row: ParkedRow, now: TableSchema | None, decide: Decisions) -> str:
+    """Return why a parked row cannot be sent again as its table is now; empty: it can."""
+    if now is None or not decide.captures(now):
         return f"table {row.table} is not captured any more; drop the parked rows"
-    if row.shape != shape_of(newest):
+    if row.shape != shape_of(decide.seen_as(now)):
         return f"table {row.table} was altered since, and its parked rows do not fit; {_READ_AGAIN}"
+    if not decide.makes_the_same_of(now, row.table):
+        return (
+            f"table {row.table} is {now.id} now, for which other rules of transform are; "
+            f"{_READ_AGAIN}"
+        )
     return ""
 
 

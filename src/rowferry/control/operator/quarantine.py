@@ -76,8 +76,7 @@ def retry(store: MetaStore, feed: FeedRecord, choice: Choice) -> int:
             continue
         if last_only and row.key != EVERY_KEY and last[row.parked_key] != row.place:
             continue  # only its last state is sent
-        now = newest.get(row.table_id)
-        words = outdated(row, decide.seen_as(now) if now else None)
+        words = outdated(row, newest.get(row.table_id), decide)
         if words:
             refused.setdefault(row.parked_key, f"row {row.place}: {words}")
     if keys <= set(refused):

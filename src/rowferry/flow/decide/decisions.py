@@ -408,6 +408,10 @@ class Decisions:
         """Return whether a column of the key is masked: then no key of the table is stored."""
         return self.captures(table) and self._transforms.hides_key(table)
 
+    def makes_the_same_of(self, table: TableSchema, former: TableId) -> bool:
+        """Return whether masks and computed columns of a table were the same under another name."""
+        return self._transforms.makes_the_same_of(table, former)
+
     def salt_check(self) -> str:
         """Return by what a changed salt of hashes is noticed; empty: nothing is hashed."""
         return self._transforms.salt_check()

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from rowferry.change.chunk import Rows, make_rows
 from rowferry.change.dialect import fold
-from rowferry.change.table import MYSQL, Column, TableSchema
+from rowferry.change.table import MYSQL, Column, TableId, TableSchema
 from rowferry.errors import BadFilterRule, BadStatement, BadTransform, MaskLost
 from rowferry.flow.decide.expression_values import ImageColumns
 from rowferry.flow.decide.hmac_kernels import HexHmac
@@ -219,6 +219,15 @@ class Transforms:
     def hides_key(self, table: TableSchema) -> bool:
         """Return whether a column of the table's key is masked."""
         return any(self._rule(table, table.column(c)) is not None for c in table.handle_key)
+
+    def makes_the_same_of(self, table: TableSchema, former: TableId) -> bool:
+        """Return whether the same rules are for a table as would be under another name."""
+        before = replace(table, id=former)
+        masks = all(self._rule(before, c) == self._rule(table, c) for c in table.columns)
+        return masks and all(
+            tables.matches_table(*former) == tables.matches_table(*table.id)
+            for _, tables in self._computed
+        )
 
     def check(self, tables: Sequence[TableSchema]) -> list[str]:
         """Judge the tables of a new changefeed; return notices.
