@@ -386,6 +386,50 @@ def test_an_error_is_shown_until_it_is_over(fleet: Fleet, monkeypatch: pytest.Mo
     assert fleet.feed("one").error == ""
 
 
+def test_who_pauses_and_resumes_does_not_wait_for_the_next_try(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where no look of its server falls between the two."""
+    broken = threading.Event()
+    broken.set()
+    publish = StorageSink.publish
+
+    def refuse(*args: Any) -> Any:
+        if broken.is_set():
+            raise SinkUnavailable("the disk is full")
+        return publish(*args)
+
+    monkeypatch.setattr(StorageSink, "publish", refuse)
+    fleet.create("one", 1, 2)
+    slow = Patience(WITHIN_S * 10, WITHIN_S * 10, 0.0)
+    with fleet.member(store=(looked := PausedLooks(fleet.store)), patience=slow):
+        fleet.until_state("one", FeedState.WARNING)
+        with looked.paused():
+            broken.clear()
+            fleet.store.move("one", Verb.PAUSE)
+            fleet.store.move("one", Verb.RESUME)
+        fleet.until_delivered("one")
+        assert fleet.feed("one").epoch == 1
+
+
+class PausedLooks:
+    """A meta store whose list of changefeeds waits while `paused`."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self._lock = threading.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def feeds(self) -> Any:
+        with self._lock:
+            return self._inner.feeds()
+
+    def paused(self) -> threading.Lock:
+        return self._lock
+
+
 def test_an_error_that_cannot_be_repeated_away_fails_it_for_good(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -146,6 +146,7 @@ class Running:
         self._runs_with: tuple[ChangefeedSpec, ChangefeedSpec] | None = None  # stored, and whole
         self._border = threading.Event()  # the supervisor should come back
         self._shows_error = feed.state is FeedState.WARNING
+        self._fault_at: float | None = None  # when the fault was stored that is shown
         self._meter = _Meter(feed.watermark)
         self.recent_changes = RecentChanges()
         self.target_tables: tuple[TableStatus, ...] = ()
@@ -177,6 +178,18 @@ class Running:
     def reload(self) -> None:
         """Go on with the newest settings from the next border on."""
         self._border.set()
+
+    def was_resumed(self, state: FeedState, asked_at: float) -> bool:
+        """Return whether somebody paused and resumed it while it waits to try again.
+
+        Both may come between two looks, so that nobody sees it paused: then its state, asked for
+        since the fault was stored, shows no error any more. The next try must not wait.
+        """
+        fault_at = self._fault_at
+        if fault_at is None or fault_at >= asked_at or state is not FeedState.NORMAL:
+            return False
+        self._fault_at, self._shows_error = None, False
+        return True
 
     @property
     def ended(self) -> bool:
@@ -357,6 +370,7 @@ class Running:
         """Store a change of state; return whether nothing is left to store."""
         settled = settle_move(self._store, self.claim, verb, error)
         if settled or verb is Verb.FAULT:  # one that is not known to be stored may be
+            self._fault_at = time.monotonic() if settled and verb is Verb.FAULT else None
             self._shows_error = verb is Verb.FAULT
         return settled
 

@@ -157,11 +157,11 @@ class Member:
             RowferryError: the meta database does not answer; the next tick tries again.
         """
         self._reap()
-        now = time.time()
+        now, asked_at = time.time(), time.monotonic()
         feeds = {feed.id: feed for feed in self._store.feeds()}
         measures.look(tuple(feeds.values()))
         alive = self._alive(now)
-        self._watch(feeds)
+        self._watch(feeds, asked_at)
         self._balance(feeds, alive, now)
         cores.settle(self._processors, len(self._running), self._place_among(alive))
         self._give_back()
@@ -216,7 +216,7 @@ class Member:
         here = {s.holder for s in alive if s.holder.host == me.host} - {me}
         return sum((other.started, other.instance) < (me.started, me.instance) for other in here)
 
-    def _watch(self, feeds: Mapping[str, FeedRecord]) -> None:
+    def _watch(self, feeds: Mapping[str, FeedRecord], asked_at: float) -> None:
         """Let changefeeds that run here follow what operators asked for."""
         for name, one in self._running.items():
             feed = feeds.get(name)
@@ -229,7 +229,7 @@ class Member:
                 one.leave(remove=True)
             elif not wants_to_run(feed):
                 one.leave(why=f"it is {feed.state}")
-            elif feed.spec_version > one.spec_version:
+            elif feed.spec_version > one.spec_version or one.was_resumed(feed.state, asked_at):
                 one.reload()
 
     def _balance(
