@@ -38,7 +38,7 @@ class Source:
     flavour = Flavour.MYSQL
     connection: Any = None
     login = LOGIN
-    facts = SimpleNamespace(identity="server")
+    facts = SimpleNamespace(identity="server", flavour=flavour)
 
     def __init__(self, create: str = TEXT_KEY) -> None:
         self.definition = parse_create(create)
