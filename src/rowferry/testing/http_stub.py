@@ -59,7 +59,10 @@ class HttpStub:
             self._server.socket = tls.wrap_socket(
                 self._server.socket, server_side=True, do_handshake_on_connect=False
             )
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+        # One that is kept for a whole process, as storages are, does not keep that from ending.
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), daemon=True
+        )
 
     def __enter__(self) -> Self:
         self._thread.start()
