@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Final
 
-MARK_TABLE: Final = "rowferry_mark"
 # Each of them is harmless to a DDL that was accepted by another server, in any mode.
 MARK_SQL_MODE: Final = (
     "NO_DIR_IN_CREATE,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,ERROR_FOR_DIVISION_BY_ZERO"

@@ -14,6 +14,7 @@ import pyarrow as pa
 from rowferry.change.chunk import DdlKind, Op, Rows, SchemaChange
 from rowferry.change.dialect import SourceDialect
 from rowferry.change.event_counts import EventCounts
+from rowferry.change.own_tables import OWN_TABLES
 from rowferry.change.remembered import Remembered
 from rowferry.change.sqltype import Kind
 from rowferry.change.table import TableId, TableSchema
@@ -163,7 +164,8 @@ class Decisions:
     def keeps_table(self, table: TableId) -> bool:
         """Return whether rows of this table can pass at all: by its name alone."""
         system = self._dialect.is_system_database(table.database)
-        return not system and self._filter.matches_table(*table)
+        ours = table.table.lower() in OWN_TABLES
+        return not system and not ours and self._filter.matches_table(*table)
 
     def captures(self, table: TableSchema) -> bool:
         """Return whether rows of this table version pass: by its name and its keys."""

@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 
 from page_examples import ROOT, all_blocks, commands, table_rows
 from rowferry.change.chunk import Op
+from rowferry.change.own_tables import MARK
 from rowferry.face.cli.main import app
 from rowferry.flow.assemble import option_tables, sink_traits
-from rowferry.mysql.feed_mark import MARK_SQL_MODE, MARK_TABLE
+from rowferry.mysql.feed_mark import MARK_SQL_MODE
 from rowferry.spec.active_active import read_active_active
 from rowferry.spec.build import build_spec
 
@@ -46,7 +47,7 @@ def test_settings_and_marks(tmp_path: Path) -> None:
     )
     mode = read_active_active(spec)
     assert mode.enabled and mode.emulated and mode.cluster_index == 1
-    assert MARK_SQL_MODE in PAGE and f"`{MARK_TABLE}`" in PAGE
+    assert MARK_SQL_MODE in PAGE and f"`{MARK}`" in PAGE
 
 
 def test_prepare_prints_statements() -> None:

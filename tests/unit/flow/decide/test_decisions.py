@@ -61,6 +61,14 @@ def test_no_rules_and_empty_rules_mean_all_tables() -> None:
         assert not found.keeps_table(TableId("SYS", "x"))
 
 
+@pytest.mark.parametrize("name", ["rowferry_fence", "Rowferry_Mark", "rowferry_delivered"])
+def test_tables_that_a_changefeed_keeps_for_itself_are_not_taken_along(name: str) -> None:
+    """Brought back to the other end, they would be written over those of another changefeed."""
+    found = decisions({"filter": {"rules": ["*.*"]}})
+    assert not found.keeps_table(TableId("shop", name))
+    assert found.keeps_table(TableId("shop", "rowferry_orders"))
+
+
 def test_case_of_names() -> None:
     rules = {"filter": {"rules": ["Shop.*"]}}
     assert decisions(rules).keeps_table(TableId("sHOP", "t"))

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rowferry.change.chunk import Cut, Op, Rows
+from rowferry.change.own_tables import MARK
 from rowferry.change.plan import Segment, TableSlice
 from rowferry.change.table import TableSchema
 from rowferry.errors import CorruptLog, SourceUnavailable, TableVersionUnknown
@@ -29,7 +30,6 @@ from rowferry.flow.capture.binlog.frame.scan import (
 from rowferry.flow.capture.binlog.frame.special_events import EventJudge, SpecialEvents
 from rowferry.flow.capture.binlog.frame.walk_point import WalkPoint
 from rowferry.flow.capture.binlog.frame.walk_state import WalkState
-from rowferry.mysql.feed_mark import MARK_TABLE
 from rowferry.mysql.session import Flavour, Login
 
 BLOCK_BYTES: Final = 8 << 20  # log bytes that are decoded together
@@ -321,7 +321,7 @@ class _Reader(EventJudge):
         """Make the decoders of a table whose rows are planned."""
         mapped = _DECODERS.mapped(body, self._flavour)
         wanted = self._places.get((mapped.table.database, mapped.table.table), {})
-        mark = self._drop_marked and mapped.table.table.lower() == MARK_TABLE
+        mark = self._drop_marked and mapped.table.table.lower() == MARK
         slot = self._maps.put(body, bool(wanted), mark)
         met: dict[int, int] = {}  # partitions of one slice share its decoder: so they stay in order
         for partition, place in wanted.items():

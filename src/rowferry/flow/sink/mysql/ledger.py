@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from rowferry.change.own_tables import DELIVERED, FENCE, MARK, SCHEMA_CHANGES
 from rowferry.flow.encode.sql_rows.frame import quoted
 from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.mysql.session import Session, StatementRefused
-from rowferry.flow.sink.sql.ledger import DELIVERED, FENCE, SCHEMA_CHANGES, LanePlace, SqlLedger
+from rowferry.flow.sink.sql.ledger import LanePlace, SqlLedger
 from rowferry.moment import moment
-from rowferry.mysql.feed_mark import MARK_TABLE
 
 _NAME: Final = "VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL"
 _TABLES: Final = {
@@ -40,7 +40,7 @@ class Ledger(SqlLedger[Session]):
     def __init__(self, database: str, changefeed: str, marks: bool = False) -> None:
         """Name the tables; with `marks`, every transaction says that a changefeed wrote it."""
         super().__init__(database, changefeed, _literal(changefeed))
-        self._tables = {**_TABLES, MARK_TABLE: _MARKS} if marks else _TABLES
+        self._tables = {**_TABLES, MARK: _MARKS} if marks else _TABLES
         self._marks = marks
 
     def name(self, table: str) -> str:
@@ -143,7 +143,7 @@ class Ledger(SqlLedger[Session]):
         if not self._marks:
             return ()
         return (
-            f"INSERT INTO {self.name(MARK_TABLE)} VALUES (CONNECTION_ID() % {_MARK_SLOTS}, 1) "
+            f"INSERT INTO {self.name(MARK)} VALUES (CONNECTION_ID() % {_MARK_SLOTS}, 1) "
             "ON DUPLICATE KEY UPDATE transactions = transactions + 1".encode(),
         )
 

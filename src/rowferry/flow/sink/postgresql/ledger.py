@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from rowferry.change.own_tables import DELIVERED, FENCE, SCHEMA_CHANGES
 from rowferry.change.table import TableId, TableSchema
 from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.postgresql.names import literal, quoted
 from rowferry.flow.sink.postgresql.session import PostgresqlSession
-from rowferry.flow.sink.sql.ledger import DELIVERED, FENCE, SCHEMA_CHANGES, LanePlace, SqlLedger
+from rowferry.flow.sink.sql.ledger import LanePlace, SqlLedger
 from rowferry.moment import moment
 
 DEFINITIONS: Final = "rowferry_tables"

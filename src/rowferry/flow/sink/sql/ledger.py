@@ -5,16 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Final, Generic
+from typing import Any, Generic
 
+from rowferry.change.own_tables import DELIVERED, FENCE, SCHEMA_CHANGES
 from rowferry.errors import BadInput, Fenced, RowferryError, TargetLost, TargetWentBack
 from rowferry.flow.sink.contract import RESTORE, Owner
 from rowferry.flow.sink.sql.session import SessionT, SqlRefusal
 from rowferry.moment import moment
-
-FENCE: Final = "rowferry_fence"
-DELIVERED: Final = "rowferry_delivered"
-SCHEMA_CHANGES: Final = "rowferry_schema_changes"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from rowferry.change.chunk import DdlKind, SchemaChange
+from rowferry.change.own_tables import DELIVERED, FENCE, SCHEMA_CHANGES
 from rowferry.change.plan import Plan, Stretch
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
@@ -24,7 +25,6 @@ from rowferry.flow.sink.mysql.options import read_settings
 from rowferry.flow.sink.mysql.schema_changes import SchemaChanges, _definition, _digest
 from rowferry.flow.sink.mysql.session import StatementRefused
 from rowferry.flow.sink.mysql.target_tables import check
-from rowferry.flow.sink.sql.ledger import DELIVERED, FENCE, SCHEMA_CHANGES
 from rowferry.mysql.ddl.statement import parse_create
 from rowferry.mysql.feed_mark import MARK_SQL_MODE
 from rowferry.mysql.flavour import Flavour

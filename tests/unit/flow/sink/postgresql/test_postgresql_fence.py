@@ -13,6 +13,7 @@ import pytest
 
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.event_counts import EventCounts
+from rowferry.change.own_tables import DELIVERED, FENCE, SCHEMA_CHANGES
 from rowferry.change.plan import Plan, Stretch
 from rowferry.change.table import TableId
 from rowferry.errors import Fenced, SinkUnavailable
@@ -21,7 +22,7 @@ from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.postgresql.ledger import DEFINITIONS
 from rowferry.flow.sink.postgresql.session import connect
 from rowferry.flow.sink.postgresql.transactions import MergeTransactions
-from rowferry.flow.sink.sql.ledger import DELIVERED, FENCE, SCHEMA_CHANGES, LanePlace
+from rowferry.flow.sink.sql.ledger import LanePlace
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 

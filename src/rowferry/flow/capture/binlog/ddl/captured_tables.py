@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from rowferry.change.chunk import DdlKind, SchemaChange
+from rowferry.change.own_tables import MARK
 from rowferry.change.position import Stage
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadStatement, SourceUnsupported, TableContradicted
@@ -34,7 +35,7 @@ from rowferry.flow.decide.contract import Decision
 from rowferry.mysql.ddl.session_modes import modes_of
 from rowferry.mysql.ddl.statement import create_sql, parse_create, plan_ddl
 from rowferry.mysql.ddl.text import mentioned, plain_text
-from rowferry.mysql.feed_mark import MARK_TABLE, is_marked
+from rowferry.mysql.feed_mark import is_marked
 from rowferry.mysql.server_form import in_order
 
 LOG = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ class CapturedTables:
 
     def is_mark(self, table: TableId) -> bool:
         """Return whether rows of this table say that a changefeed wrote their transaction."""
-        return self._drop_marked and table.table.lower() == MARK_TABLE
+        return self._drop_marked and table.table.lower() == MARK
 
     def source_ms(self) -> int:
         """Ask the source's clock."""

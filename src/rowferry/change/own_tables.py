@@ -1,0 +1,15 @@
+"""Tables that a changefeed keeps for itself in the database that it writes to.
+
+Who captures that database, e.g. to bring its changes back, must not take them along: at the other
+end they would be written over those of another changefeed, its fence among them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+FENCE: Final = "rowferry_fence"
+DELIVERED: Final = "rowferry_delivered"
+SCHEMA_CHANGES: Final = "rowferry_schema_changes"
+MARK: Final = "rowferry_mark"
+OWN_TABLES: Final = frozenset({FENCE, DELIVERED, SCHEMA_CHANGES, MARK})
