@@ -87,6 +87,9 @@ class TableRoutes:
             query = self._dialect.rename_tables(change.query, home, self.target)
         except BadStatement as err:
             raise BadRoute(f"names in a statement cannot be replaced: {err.words}") from None
+        if change.kind is DdlKind.RENAME_TABLE and previous == target:
+            # Readers see one table under one name: it has a new version, and no other columns.
+            change, previous, query = replace(change, kind=DdlKind.NONE, previous=None), None, ""
         if change.kind is DdlKind.DROP_DATABASE and names.are_in_home_of(change.table):
             query = ""  # its own tables were dropped one by one before
         return replace(

@@ -106,6 +106,21 @@ def test_a_name_is_taken_later() -> None:
     assert (seen.written_as, seen.previous_target) == (("all", "v"), ("all", "t"))
 
 
+def test_a_rename_that_readers_do_not_see_says_nothing() -> None:
+    """Of `c` to `d`, both written as `all`: no database takes `RENAME TABLE all TO all`."""
+    found = routing({"matcher": ["*.*"], "target-table": "all"})
+    old, new = table("c", "a"), table("d", "a")
+    seen = found.change_seen_as(renamed(old, new), old, found.names([old]))
+    assert (seen.kind, seen.query, seen.previous, seen.previous_target) == (
+        DdlKind.NONE,
+        "",
+        None,
+        None,
+    )
+    assert seen.schema is not None
+    assert (seen.written_as, seen.schema.id) == (("a", "all"), new.id)
+
+
 def test_a_table_that_leaves_the_filter_gives_its_name_free() -> None:
     config = {"sink": {"dispatchers": [ALL_IN_ONE]}, "filter": {"rules": ["*.t"]}}
     found = decisions(config)
