@@ -38,6 +38,7 @@ _FENCED = frozenset(
         "note ddl",
         "look at definition downstream",
         "list parts of table downstream",
+        "look at digits of seconds downstream",
         "list tables of database downstream",
         "run ddl downstream",
         "ddl done downstream",

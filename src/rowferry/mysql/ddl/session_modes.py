@@ -47,14 +47,19 @@ def without_seconds(modes: str) -> str:
     return ",".join(name for name in modes.split(",") if name != _CUTS)
 
 
+def cuts_seconds(modes: str) -> bool:
+    """Return whether digits of a second that do not fit were cut off, by what `modes_of` gave."""
+    return _CUTS in modes.split(",")
+
+
 def mode_for_seconds(modes: str, flavour: Flavour) -> str:
     """Return the mode in which a server does with digits of a second what the source has done.
 
     Args:
         modes: what `modes_of` gave.
-        flavour: of the server; empty is what it does by itself.
+        flavour: of the server, and not TiDB, which only rounds; empty is what it does by itself.
     """
-    cuts = _CUTS in modes.split(",")
+    cuts = cuts_seconds(modes)
     if flavour is Flavour.MARIADB:
         return "" if cuts else _ROUNDS
     return _CUTS if cuts else ""

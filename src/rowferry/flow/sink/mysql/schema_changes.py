@@ -30,7 +30,7 @@ from rowferry.flow.sink.mysql.target_tables import (
 from rowferry.flow.sink.mysql.tidb_tables import as_active_active
 from rowferry.moment import moment
 from rowferry.mysql.ddl.partly_done import Ask, cut_off, partly_done
-from rowferry.mysql.ddl.session_modes import mode_for_seconds, without_seconds
+from rowferry.mysql.ddl.session_modes import cuts_seconds, mode_for_seconds, without_seconds
 from rowferry.mysql.feed_mark import MARK_SQL_MODE
 from rowferry.mysql.flavour import Flavour
 from rowferry.mysql.refusals import GONE
@@ -273,7 +273,11 @@ class SchemaChanges:
         now = physical_ms(change.commit_ts) / 1000
         modes = [self._mode or without_seconds(change.sql_mode)]
         if change.schema is not None and _has_seconds(change.schema):
-            modes.append(mode_for_seconds(change.sql_mode, session.facts.flavour))
+            if session.facts.flavour is not Flavour.TIDB:
+                modes.append(mode_for_seconds(change.sql_mode, session.facts.flavour))
+            elif cuts_seconds(change.sql_mode) and _takes_digits(session, change):
+                why = "it takes digits of a second away, which TiDB rounds and the source cut off"
+                raise self._refused(change, change.query, why)
         mode = ",".join(filter(None, modes))
         session.set_mode(mode, "foreign_key_checks = 0", f"timestamp = {now:.3f}")
         statements = []
@@ -330,6 +334,24 @@ def _asking(session: Session) -> Ask:
 def _has_seconds(table: TableSchema) -> bool:
     """Return whether rows have times, of which a change may take digits away."""
     return any(column.type.kind in _SECONDS for column in table.columns)
+
+
+def _takes_digits(session: Session, change: SchemaChange) -> bool:
+    """Return whether a column gets fewer digits of a second than it has downstream."""
+    if change.schema is None or change.kind is DdlKind.CREATE_TABLE:
+        return False
+    moment("look at digits of seconds downstream")
+    there = session.ask(
+        "SELECT column_name, datetime_precision FROM information_schema.columns "
+        "WHERE table_schema = %s AND table_name = %s AND datetime_precision > 0",
+        _former(change),
+    )
+    digits = {str(name).lower(): int(precision) for name, precision in there}
+    return any(
+        column.type.kind in _SECONDS
+        and (column.type.scale or 0) < digits.get(column.name.lower(), 0)
+        for column in change.schema.columns
+    )
 
 
 def _home(change: SchemaChange) -> str:

@@ -54,6 +54,7 @@ class Downstream:
         self.ran: list[bytes] = []
         self.modes: list[str] = []
         self.meets: Callable[[bytes], None] = lambda statement: None
+        self.digits: list[tuple[Any, ...]] = []  # of seconds, by column
 
     def run(self, *statements: bytes, joined: bool = True) -> None:
         for statement in statements:
@@ -63,6 +64,8 @@ class Downstream:
     def ask(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         if "@@lower_case_table_names" in sql:
             return [(self.folds,)]
+        if "datetime_precision" in sql:
+            return self.digits
         if shown := re.fullmatch(r"SHOW CREATE TABLE `(\w+)`\.`(\w+)`", sql):
             name = TableId(*shown.groups())
             if self.folds != "0":
@@ -332,6 +335,34 @@ def test_a_ddl_runs_as_its_session_at_the_source_was_set(
     assert server.modes[-1] == ",".join([MARK_SQL_MODE, *seconds])
     make(server, Notes(), replace(change, schema=orders(LOWER)))  # there are no times
     assert server.modes[-1] == ("REAL_AS_FLOAT" if "REAL" in told else "")
+
+
+@pytest.mark.parametrize(
+    ("told", "digits", "taken"),
+    [
+        ("TIME_TRUNCATE_FRACTIONAL", 6, True),
+        ("TIME_TRUNCATE_FRACTIONAL", 3, False),
+        ("", 6, False),  # both round
+    ],
+)
+def test_tidb_does_not_round_what_the_source_cut_off(
+    make: Callable[..., None], told: str, digits: int, taken: bool
+) -> None:
+    """It knows no mode of these names, and is not asked for one."""
+    made = parse_create("CREATE TABLE orders (id INT PRIMARY KEY, at TIME(3))", "shop")
+    server = Downstream("0", {LOWER: Table("id")})
+    server.facts.flavour = Flavour.TIDB
+    server.digits = [("AT", digits)]
+    query = "ALTER TABLE `shop`.`orders` MODIFY at TIME(3)"
+    change = SchemaChange(STAMP, DdlKind.MODIFY_COLUMN, query, LOWER, made, sql_mode=told)
+    if taken:
+        with pytest.raises(SchemaChangeRefused, match="which TiDB rounds and the source cut off"):
+            make(server, Notes(), change)
+        assert query.encode() not in server.ran
+    else:
+        make(server, Notes(), change)
+        assert query.encode() in server.ran
+    assert not any("TIME_" in mode for mode in server.modes)
 
 
 @pytest.mark.parametrize(
