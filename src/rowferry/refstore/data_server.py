@@ -343,9 +343,10 @@ class DataServer:
     def _cdc(self, answer: type[Any], serve: Callable[[Range, Any], Any]) -> Callable[[Any], Any]:
         def guarded(request: Any) -> Any:
             try:
-                asked = request.header.cluster_id
-                if asked and asked != self._cluster_id:
-                    words = f"this is cluster {self._cluster_id}, not {asked}"
+                # Until the master has answered, none is known, and no range is led.
+                asked, own = request.header.cluster_id, self._cluster_id
+                if asked and own and asked != own:
+                    words = f"this is cluster {own}, not {asked}"
                     raise CdcRefused(cdc.CDCError(code=cdc.CDCError.WRONG_CLUSTER, message=words))
                 return serve(self._range(request.range_id, request.range_epoch), request)
             except CdcRefused as refused:
