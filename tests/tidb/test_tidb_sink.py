@@ -9,9 +9,15 @@ from pathlib import Path
 
 import pytest
 from mysql_sink_kit import Scene, scene_of
-from test_types_arrive import COLUMNS, KEYED, KEYS
+from test_types_arrive import COLUMNS, KEYED, KEYS, without_a_key
 
-from rowferry.errors import Fenced, SinkUnwritable, SourceUnsupported, TargetUnfit
+from rowferry.errors import (
+    Fenced,
+    SchemaChangeRefused,
+    SinkUnwritable,
+    SourceUnsupported,
+    TargetUnfit,
+)
 from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.mysql.ledger import Ledger
 from rowferry.flow.sink.mysql.session import Session, connect
@@ -65,6 +71,28 @@ def test_every_type_arrives(each_source: Scene) -> None:
     feed.catch_up()
     assert scene.assert_same("wide", *KEYS) == 1 + len(KEYS)
     assert feed.faults == []
+
+
+def test_documents_are_found_without_a_key(scene: Scene) -> None:
+    without_a_key(scene)
+
+
+def test_digits_of_seconds(each_source: Scene) -> None:
+    """TiDB rounds them, as MySQL does; MariaDB cuts them off."""
+    scene = each_source
+    scene.sql("CREATE TABLE t (id INT PRIMARY KEY, at DATETIME(6), v INT)")
+    scene.sql("INSERT INTO t VALUES (1, '2024-01-01 00:00:00.999999', 1)")
+    feed = scene.feed("create-tables=true")
+    feed.catch_up()
+    scene.sql("ALTER TABLE t MODIFY v BIGINT", "ALTER TABLE t ADD COLUMN d DATETIME(3)")
+    feed.catch_up()
+    scene.sql("ALTER TABLE t MODIFY at DATETIME(3)")
+    if isinstance(scene.source, MariaDb):
+        with pytest.raises(SchemaChangeRefused, match="TiDB rounds and the source cut off"):
+            feed.catch_up()
+    else:
+        feed.catch_up()
+        assert scene.assert_same("t") == 1
 
 
 def test_ddls_and_a_kill(scene: Scene, tidb_server: TiDb) -> None:

@@ -57,7 +57,7 @@ def test_statements_of_a_table_with_a_key(tmp_path: Path) -> None:
     assert found == [
         "DELETE FROM `e`.`u` WHERE `id` IN (9);",
         "REPLACE INTO `e`.`u` (`id`,`V`) VALUES (3,NULL);",
-        "REPLACE INTO `e`.`u` (`id`,`V`) VALUES (2,_utf8mb4 x'625c');",
+        "REPLACE INTO `e`.`u` (`id`,`V`) VALUES (2,CONVERT(_utf8mb4 x'625c' USING utf8mb4));",
     ]
     found = repaired(
         tmp_path / "part.sql",

@@ -123,7 +123,7 @@ class SqlRows(DatabaseCodec):
         elif kind is not Kind.DECIMAL:  # as text it would be compared as a DOUBLE
             words = element_text(table, field) if kind in (Kind.ENUM, Kind.SET) else values
             if _has_backslash(words):
-                words = _literals(words)
+                words = _literals(words, converted=not compared)
             else:
                 wrap = _QUOTE
         mode = kernels.DOUBLED if wrap else kernels.RAW
@@ -142,13 +142,18 @@ def _has_backslash(words: pa.Array) -> bool:
     return bool(pc.any(pc.match_substring(words, "\\")).as_py())
 
 
-def _literals(words: pa.Array) -> pa.LargeStringArray:
-    """Return texts in quotes, those with a backslash in hexadecimal."""
+def _literals(words: pa.Array, converted: bool = False) -> pa.LargeStringArray:
+    """Return texts in quotes, those with a backslash in hexadecimal.
+
+    `converted`: TiDB makes no document of the latter unless it is told their character set twice.
+    Not for what is compared with a column: texts that are converted have a collation of their own.
+    """
     texts = words.cast(pa.large_utf8())
     quoted_texts = _called("'", pc.replace_substring(texts, "'", "''"), "'")
     packed = kernels_render.hex_text(texts.cast(pa.large_binary()))
     risky = pc.match_substring(texts, "\\")
-    return pc.if_else(risky, _called("_utf8mb4 x'", packed, "'"), quoted_texts)
+    lead, end = ("CONVERT(", " USING utf8mb4)") if converted else ("", "")
+    return pc.if_else(risky, _called(f"{lead}_utf8mb4 x'", packed, f"'{end}"), quoted_texts)
 
 
 def _called(lead: str, words: pa.Array, end: str) -> pa.LargeStringArray:

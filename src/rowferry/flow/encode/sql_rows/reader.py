@@ -20,7 +20,9 @@ from rowferry.flow.encode.read_frames import Places, images_of, rows_of
 from rowferry.flow.encode.sql_rows.frame import ROW_END, RowFrame, key_end, quoted, written_columns
 
 _LITERAL: Final = re.compile(rb"(NULL)|x'([0-9a-f]*)'|'((?:[^']|'')*)'|([^,()' ]+)")
-_PACKED: Final = re.compile(rb"'(?:[^']|'')*'|_utf8mb4 x'([0-9a-f]*)'")
+_PACKED: Final = re.compile(
+    rb"'(?:[^']|'')*'|(?:CONVERT\()?_utf8mb4 x'([0-9a-f]*)'(?: USING utf8mb4\))?"
+)
 _STYLE: Final = Style(text=DOUBLED, binary=DOUBLED, mark=ord("'"), names=True, packed="hex")
 
 

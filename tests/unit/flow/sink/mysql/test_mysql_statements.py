@@ -99,14 +99,16 @@ def test_the_last_change_of_a_key_counts() -> None:
     ]
     plain = net_effect([frame(table(("id",)), changes)], WIDE, how=upserting)
     upsert = (
-        "INSERT INTO `d``b`.`t` (`id`,`a`,`b`) VALUES (1,2,_utf8mb4 x'69742773205c'),(4,9,'x') "
+        "INSERT INTO `d``b`.`t` (`id`,`a`,`b`) VALUES "
+        "(1,2,CONVERT(_utf8mb4 x'69742773205c' USING utf8mb4)),(4,9,'x') "
         "ON DUPLICATE KEY UPDATE `id`=VALUES(`id`),`a`=VALUES(`a`),`b`=VALUES(`b`)"
     )
     assert texts(plain) == ["DELETE FROM `d``b`.`t` WHERE `id` IN (2,3)", upsert]
     assert plain.apart  # and so no row is in both
     safe = net_effect([frame(table(("id",)), changes)], WIDE, how=replacing)
     assert texts(safe)[1] == (
-        "REPLACE INTO `d``b`.`t` (`id`,`a`,`b`) VALUES (1,2,_utf8mb4 x'69742773205c'),(4,9,'x')"
+        "REPLACE INTO `d``b`.`t` (`id`,`a`,`b`) VALUES "
+        "(1,2,CONVERT(_utf8mb4 x'69742773205c' USING utf8mb4)),(4,9,'x')"
     )
     assert plain.upserts[0].replacing().sql == safe.upserts[0].sql
     # With another unique key, what was deleted on the way makes room first.
