@@ -63,7 +63,8 @@ def main() -> None:
 def _figures(asked: argparse.Namespace, feeds: int) -> Iterator[Figure]:
     folder = Path(tempfile.mkdtemp(prefix="rowferry-many-"))
     try:
-        with MySql.start(folder / "mysql") as source:
+        # Each changefeed has connections of its own until it shares the reader of the log.
+        with MySql.start(folder / "mysql", options=("--max-connections=800",)) as source:
             _make_tables(source, feeds)
             meta = f"sqlite:///{folder / 'meta.db'}"
             addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
