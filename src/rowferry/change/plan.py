@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 from zlib import crc32
 
 from rowferry.change.chunk import SchemaChange
@@ -40,6 +40,15 @@ class Again(Enum):
     NEVER = "never"  # rows that do not fit the plan any more: it must be made anew
 
 
+class NearBytes(Protocol):
+    """A part of what a segment reads, in the memory of this machine."""
+
+    @property
+    def nbytes(self) -> int:
+        """How long it is."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Segment(JsonForm):
     """One stretch of the log (or one part of a snapshot) that one task reads.
@@ -51,7 +60,7 @@ class Segment(JsonForm):
         first_commit_ts, last_commit_ts: bounds of the rows in it; both fall on one commit date.
         log_bytes: size of what is read, as far as the planner knows.
         snapshot: rows are the table's initial content, not changes.
-        payload: the bytes themselves, only where they are few.
+        payload: the bytes themselves, where they are nowhere else, and in plans of old versions.
         again: what a second read gives.
         share: of a snapshot, how much of its table it is, in the source's unit.
         reread: readers may have these rows: a part of a table is read again beside the log.
@@ -85,7 +94,12 @@ class Segment(JsonForm):
     beside: bool = False
     parked: bool = False
     upkeep: bool = False
-    near: tuple[Any, ...] = field(default=(), compare=False, repr=False)
+    near: tuple[NearBytes, ...] = field(default=(), compare=False, repr=False)
+
+    @property
+    def bytes_here(self) -> int:
+        """How much there is to read without asking the source; 0: all is read there."""
+        return len(self.payload) or sum(piece.nbytes for piece in self.near)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ log of MySQL to canal-json files: 10 to 1,000 rows take 3 ms of one core in the 
 2,000 rows (240 kB of log) 4 ms, 5,000 rows (600 kB, more than a plan carries along) 10 ms, 20,000
 rows (2.4 MB) 22 ms. So the driver alone is quicker far beyond a megabyte; but its one
 interpreter serves all changefeeds, and Spark's tasks do not share one. What is carried out here is
-therefore what a plan can carry along: many quiet changefeeds need no slots at all, and where more
-comes, stretches grow and go to Spark.
+therefore little: many quiet changefeeds need no slots at all, and where more comes, stretches grow
+and go to Spark. Where a machine has many changefeeds for each of its processors, they keep these at
+work by themselves, and a job is only what it costs: then more is little.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ if TYPE_CHECKING:  # imported when needed: many a run ends before it needs Spark
 TINY_BYTES: Final = 512 << 10
 WARY_BYTES: Final = 4 << 20  # after an error: a target that may hang again should keep no slot
 _FEW_SEGMENTS: Final = 8
+_FEW_FEEDS: Final = 4  # for each processor
 
 
 class Runs(Protocol):
@@ -143,9 +145,27 @@ class Seats:
     after the other, with one slot each, however many targets have gone away.
     """
 
-    def __init__(self, alone: bool = False) -> None:
+    def __init__(self, alone: bool = False, processors: int | None = None) -> None:
         self._alone = alone
+        self._few = _FEW_FEEDS * (processors or os.cpu_count() or 1)
+        self._feeds = 0
+        self._entering = threading.Lock()
         self._of_the_failed = threading.Lock()
+
+    def enter(self) -> None:
+        """Note one more changefeed."""
+        with self._entering:
+            self._feeds += 1
+
+    def leave(self) -> None:
+        """Note that one has gone."""
+        with self._entering:
+            self._feeds -= 1
+
+    @property
+    def tiny_bytes(self) -> int:
+        """How much is not worth a job."""
+        return min(WARY_BYTES, TINY_BYTES * max(1, self._feeds // self._few))
 
     @contextmanager
     def taken(self, slots: int, proven: bool) -> Iterator[int]:
@@ -176,6 +196,7 @@ class EitherRunner:
         """
         self._here, self._open_spark = here, spark
         self._seats = seats or Seats()
+        self._has_entered = False
         self._is_there = is_there
         self._spark: RunsTasks | None = None
         self._proven = True  # the last try did not fail
@@ -203,8 +224,11 @@ class EitherRunner:
     ) -> list[Receipt]:
         """Run all segments of a plan where that is best."""
         proven, self._proven = self._proven, False
+        if not self._has_entered:
+            self._has_entered = True
+            self._seats.enter()
         try:
-            if is_small(plan, TINY_BYTES if proven else WARY_BYTES):
+            if is_small(plan, self._seats.tiny_bytes if proven else WARY_BYTES):
                 receipts = self._here.run(spec, plan, tables)
             else:
                 receipts = self._run_large(spec, plan, tables, proven)
@@ -238,7 +262,10 @@ class EitherRunner:
         return receipts
 
     def close(self) -> None:
-        """Let go of both ways."""
+        """Let go of both ways. On repeat: nothing."""
+        if self._has_entered:
+            self._has_entered = False
+            self._seats.leave()
         self._here.close()
         self._close_spark()
 
@@ -262,7 +289,7 @@ def _with_segments(plan: Plan, segments: tuple[Segment, ...]) -> Plan:
 def is_small(plan: Plan, limit: int) -> bool:
     """Return whether all that a plan reads is known to be little."""
     segments = plan.stretch.segments
-    sizes = [len(s.payload) or s.log_bytes for s in segments]
+    sizes = [s.bytes_here or s.log_bytes for s in segments]
     return len(segments) <= _FEW_SEGMENTS and all(sizes) and sum(sizes) <= limit
 
 
@@ -273,7 +300,7 @@ class SharedSpark:
         """Open nothing yet; `alone`: one changefeed has all of it."""
         self._open = open_session
         self._processors = allowed()
-        self._seats = Seats(alone)
+        self._seats = Seats(alone, len(self._processors))
         self._lock = threading.Lock()
         self._session: SparkSession | None = None
         self._opener: threading.Thread | None = None

@@ -280,7 +280,7 @@ class Stretches:
 
     def _keep(self, segments: list[Segment]) -> None:
         """Keep the bytes of the stretch that was just planned, if few: its tasks fetch nothing."""
-        size = sum(len(s.payload) for s in segments)
+        size = sum(s.bytes_here for s in segments)
         if 0 < size <= CARRY_BYTES:
             self._read_ahead[self._at] = tuple(segments)
         while len(self._read_ahead) > _KEPT_STRETCHES:
@@ -297,7 +297,7 @@ class Stretches:
             position=self._position,
             ranges=tuple(self._ranges.values()),
             versions=tuple(versions),
-            segments=tuple(replace(s, payload=b"") for s in segments),
+            segments=tuple(replace(s, payload=b"", near=()) for s in segments),
             stop=stop,
         )
 

@@ -63,9 +63,9 @@ class Comparing(Runner):
             if segment.read["kind"] != "log":
                 continue
             mine = {one: tables[one] for one in segment.slices}
-            self.near += bool(segment.near)
-            self.carried += bool(segment.payload)
-            asked = replace(segment, near=(), payload=b"")
+            self.near += any(piece.path for piece in segment.near)
+            self.carried += any(piece.data for piece in segment.near)
+            asked = replace(segment, near=())
             fetched = self._process.submit(read_alone, spec, asked, mine).result()
             kept = self._process.submit(read_alone, unreachable(spec), segment, mine).result()
             assert kept == fetched

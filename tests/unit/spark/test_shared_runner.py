@@ -177,3 +177,24 @@ def test_what_a_sink_counts_is_not_divided() -> None:
     runner.run(counted, plan(*[TINY_BYTES] * 4), {})
     assert (here.ran, spark.ran, asked) == (0, 1, [True])
     assert [s.ordinal for s in spark.plans[0].stretch.segments] == [0, 1, 2, 3]
+
+
+def test_more_is_little_where_many_changefeeds_share_few_processors() -> None:
+    """They keep these at work by themselves; a server with few of them needs Spark for that."""
+    seats = Seats(processors=2)
+    assert seats.tiny_bytes == TINY_BYTES
+    spark = Noting()
+    runners = [EitherRunner(Noting(), lambda: spark, seats) for _ in range(16)]
+    for runner in runners:
+        runner.run(SPEC, plan(TINY_BYTES), {})
+        runner.run(SPEC, plan(TINY_BYTES), {})  # it counts once
+    assert seats.tiny_bytes == 2 * TINY_BYTES
+    runners[0].run(SPEC, plan(2 * TINY_BYTES), {})
+    assert not spark.plans
+    for runner in runners[:8]:
+        runner.close()
+        runner.close()
+    assert seats.tiny_bytes == TINY_BYTES
+    for _ in range(1000):
+        seats.enter()
+    assert seats.tiny_bytes == WARY_BYTES

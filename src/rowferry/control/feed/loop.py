@@ -179,7 +179,6 @@ class Loop:
             whole_transactions=flow.sink.whole_transactions,
             fewer_slices=flow.sink.TRAITS.takes_files,
             by_partition=flow.sink.separates_partitions,
-            hides_rows=flow.decide.hides_rows,
             hides_key=flow.decide.hides_key,
         )
         self._planner: Planner | None = None

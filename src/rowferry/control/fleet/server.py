@@ -82,6 +82,7 @@ class Member:
         self._free_since: dict[str, float] = {}
         self._handed_over: dict[str, float] = {}
         self._ends: dict[str, tuple[float, float]] = {}  # of leases, and since when they are seen
+        self._ended_servers: dict[Holder, bool] = {}  # in this look
         self._lock = threading.Lock()  # held while saying that this server is there, or is not
         self._retired = False
         self._ended = threading.Event()
@@ -157,6 +158,7 @@ class Member:
             RowferryError: the meta database does not answer; the next tick tries again.
         """
         self._reap()
+        self._ended_servers.clear()
         now, asked_at = time.time(), time.monotonic()
         feeds = {feed.id: feed for feed in self._store.feeds()}
         measures.look(tuple(feeds.values()))
@@ -208,7 +210,7 @@ class Member:
 
     def _alive(self, now: float) -> Sequence[FleetServer]:
         servers = self._store.servers(now - self._pace.lease_s)
-        return [s for s in servers if not s.holder.is_dead(seen_by=self.holder)]
+        return [s for s in servers if not self._is_dead(s.holder)]
 
     def _place_among(self, alive: Sequence[FleetServer]) -> int:
         """Return how many servers of this machine were there before this one."""
@@ -261,9 +263,15 @@ class Member:
     def _holder_of(self, feed: FeedRecord, now: float) -> str:
         """Return the server that has a changefeed; empty: nobody who lives."""
         lease = feed.lease
-        if lease is None or now >= lease.expires_at or lease.holder.is_dead(self.holder):
+        if lease is None or now >= lease.expires_at or self._is_dead(lease.holder):
             return ""
         return "" if self._is_stale(feed) else lease.holder.instance
+
+    def _is_dead(self, holder: Holder) -> bool:
+        """Return whether a server has certainly ended; asked once in a look at all changefeeds."""
+        if holder not in self._ended_servers:
+            self._ended_servers[holder] = holder.is_dead(seen_by=self.holder)
+        return self._ended_servers[holder]
 
     def _see_ends(self, feeds: Mapping[str, FeedRecord]) -> None:
         """Note since when each lease ends where it does: who lives moves its end again and again.

@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -75,7 +75,7 @@ class Database:
         What it decides by must be locked first: on SQLite everything is, elsewhere what was
         selected `FOR UPDATE`.
         """
-        with self._seat(doing), self.urgent(doing) as session:
+        with self._writing_in(doing, self._seat(doing)) as session:
             yield session
 
     @contextmanager
@@ -84,9 +84,17 @@ class Database:
 
         For one thread at a time: leases must not end because there is much to do.
         """
+        with self._writing_in(doing, nullcontext()) as session:
+            yield session
+
+    @contextmanager
+    def _writing_in(self, doing: str, seat: AbstractContextManager[None]) -> Iterator[Session]:
+        # The seat is free again while what was committed is made durable: then others commit, and
+        # the next call to the disk is for all of them.
         with (
             self._our_errors(doing),
             self._kind.turn(),
+            seat,
             Session(self._writing) as session,
             session.begin(),
         ):

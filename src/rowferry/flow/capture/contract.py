@@ -57,7 +57,6 @@ class Appetite:
             and stretches should be longer.
         by_partition: each partition of a table goes to an output of its own. Else the rows of all
             partitions must come in the order of the log, as rows may move between them.
-        hides_rows: values are masked on their way: no row may be part of a plan.
         hides_key: says of which tables no key of a row may be part of a plan or a position.
         resnapshots: what is to be read again beside the log, by a source that can.
         reread_bytes: about this much of it per micro-batch.
@@ -72,7 +71,6 @@ class Appetite:
     by_partition: bool = False
     until_place: Mapping[str, Any] | None = None
     snapshot_bytes: int | None = field(default=None, compare=False)  # changes all the time
-    hides_rows: bool = False
     hides_key: Callable[[TableSchema], bool] = no_table
     resnapshots: tuple[Resnapshot, ...] = field(default=(), compare=False)
     reread_bytes: int = field(default=1 << 20, compare=False)

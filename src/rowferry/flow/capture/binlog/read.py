@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from rowferry.flow.capture.binlog.decode.decoders import Decoders
 from rowferry.flow.capture.binlog.decode.rows_events import COMPRESSED, RowEvents, RowsDecoder
 from rowferry.flow.capture.binlog.frame import scan_kernels as k
 from rowferry.flow.capture.binlog.frame.compressed import inflate_payload
+from rowferry.flow.capture.binlog.frame.kept_log import KeptBytes
 from rowferry.flow.capture.binlog.frame.scan import (
     NONE_JOINED,
     FoundEvents,
@@ -84,12 +85,12 @@ class _Held(NamedTuple):
 
 
 def _held_bytes(segment: Segment) -> list[_Held]:
-    """Return the bytes that the plan took along or that this machine has; none: not all of them."""
+    """Return the bytes that this machine has; none: not all of them."""
     begin, to = segment.read["from"], segment.read["to"]
-    if segment.payload:
+    if segment.payload:  # a plan of an older version
         return [_Held(np.frombuffer(segment.payload, np.uint8), begin, to)]
     parts = []
-    for piece in segment.near:
+    for piece in cast(tuple[KeptBytes, ...], segment.near):
         data = piece.packets()
         if data is None:
             return []

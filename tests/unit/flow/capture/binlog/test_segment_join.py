@@ -10,6 +10,7 @@ import pytest
 from rowferry.change.plan import Segment, TableSlice
 from rowferry.change.table import TableId
 from rowferry.flow.capture.binlog.frame import segment_join
+from rowferry.flow.capture.binlog.frame.kept_log import KeptBytes
 from rowferry.flow.capture.binlog.frame.segment_join import SliceBytes, join_segments
 from rowferry.flow.capture.contract import Appetite
 
@@ -49,7 +50,8 @@ def segment(number: int, tables: range | list[int], **read: Any) -> Segment:
         "maps": [f"map of {number}"],
         "names": [["d", f"t{t}", 0, place] for place, t in enumerate(tables)],
     } | read
-    return Segment(number, whole, slices, number * 10, number * 10 + 9, 32 * MB, payload=b"x")
+    near = (KeptBytes(whole["from"], whole["to"], data=b"x"),)
+    return Segment(number, whole, slices, number * 10, number * 10 + 9, 32 * MB, near=near)
 
 
 def even(segments: list[Segment]) -> list[SliceBytes | None]:
@@ -66,7 +68,9 @@ def test_tasks_share_one_stretch_of_many_tables_by_table() -> None:
     assert spans(found) == [(0, 6), (0, 6)]
     first = found[0]
     assert (first.first_commit_ts, first.last_commit_ts) == (0, 59)
-    assert first.payload == b""
+    assert [(one.start, one.to) for one in first.near] == [
+        (n * 32 * MB, (n + 1) * 32 * MB) for n in range(6)
+    ]
     assert first.read["maps"] == ["map of 0"]
     assert first.read["last_ts"] == 0
     assert sum(s.log_bytes for s in found) == 6 * 32 * MB
@@ -81,9 +85,9 @@ def test_tasks_share_one_stretch_of_many_tables_by_table() -> None:
 def test_one_segment_of_many_tables_is_shared_out_too() -> None:
     carried = [segment(0, range(1000))]
     assert join_segments(carried, even(carried), APPETITE) == carried
-    framed = [replace(carried[0], payload=b"")]
+    framed = [replace(carried[0], near=())]
     assert [len(s.slices) for s in join_segments(framed, even(framed), APPETITE)] == [500, 500]
-    few = [replace(segment(0, range(63)), payload=b"")]
+    few = [replace(segment(0, range(63)), near=())]
     assert join_segments(few, even(few), APPETITE) == few
     short = [replace(framed[0], log_bytes=7 * MB)]
     assert join_segments(short, even(framed), APPETITE) == short

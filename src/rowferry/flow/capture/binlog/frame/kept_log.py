@@ -1,4 +1,4 @@
-"""Log bytes that were framed, kept in memory for tasks on the same machine.
+"""Log bytes that were framed, kept in memory for who carries out the plan on the same machine.
 
 The driver has all bytes of the log in its hands when it frames them. Without this each task would
 ask the source for its own once more, and a task that reads a stretch for some of its tables for all
@@ -135,6 +135,11 @@ class KeptBytes:
     size: int = 0
     joined: tuple[tuple[int, int], ...] = ()
     file: _MemoryFile | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        """How long they are."""
+        return len(self.data) or self.size
 
     def __reduce__(self) -> tuple[Any, ...]:
         where = (self.path, self.token, self.begin, self.size)

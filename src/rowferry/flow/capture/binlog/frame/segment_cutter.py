@@ -127,8 +127,8 @@ class SegmentCutter:
             by_partition=self._appetite.by_partition,
         )
         whole = buffered >= self._stream.start
-        if not whole or self._appetite.hides_rows:
-            self.draft.payload = None
+        if not whole:
+            self.draft.carried = None
         if whole and not self._xa.inside:  # those wait, maybe for days, until they are committed
             self.draft.keeper = self._keeper
         if inside:

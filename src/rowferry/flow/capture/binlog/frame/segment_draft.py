@@ -10,7 +10,7 @@ import numpy.typing as npt
 from rowferry.change.plan import Segment, TableSlice
 from rowferry.change.table import TableId, TableSchema
 from rowferry.flow.capture.binlog.client.packets import PacketBuffer
-from rowferry.flow.capture.binlog.frame.kept_log import KeptRun, LogKeeper
+from rowferry.flow.capture.binlog.frame.kept_log import KeptBytes, KeptRun, LogKeeper
 from rowferry.flow.capture.binlog.frame.scan import Maps, SegmentPairs
 
 
@@ -29,7 +29,7 @@ class SegmentDraft:
         maps: TABLE_MAPs in force where it begins, of tables that are captured.
         others: the log's numbers of the other tables that are mapped there.
         names: (database, table, partition) as the log writes them, to the place of their slice.
-        payload: its bytes, without rows that nobody reads; None: too many to take along.
+        carried: its bytes, without rows that nobody reads; None: too many to take along.
         keeper: keeps them for tasks of this machine then; None: it does not, or has no room.
     """
 
@@ -48,7 +48,7 @@ class SegmentDraft:
     names: dict[tuple[str, str, int], int] = field(default_factory=dict)
     slices: dict[TableSlice, int] = field(default_factory=dict)
     pairs: SegmentPairs = field(default_factory=SegmentPairs)
-    payload: bytearray | None = field(default_factory=bytearray)
+    carried: bytearray | None = field(default_factory=bytearray)
     keeper: LogKeeper | None = None
     kept: KeptRun | None = None
 
@@ -77,27 +77,27 @@ class SegmentDraft:
         `maps` tells which tables are captured; `tail` is the size of a checksum.
         """
         begin = max(stream.start, self.carried_from)
-        if behind <= begin or (self.payload is None and self.keeper is None):
+        if behind <= begin or (self.carried is None and self.keeper is None):
             return
         self.carried_from = behind
         joined = _inside(stream.joined, begin, behind)
         # Of joined packets the headers tell no length: what follows would not be understood. And
         # where all is needed, looking for the rest costs as much as keeping it.
-        if joined or (self.payload is None and maps.all_captured):
+        if joined or (self.carried is None and maps.all_captured):
             needed = stream.data[begin:behind].data
         else:
             needed = maps.needed(stream.data, begin, behind, tail)
-        if self.payload is not None:
-            if not joined and len(self.payload) + len(needed) <= most:
-                self.payload += needed
+        if self.carried is not None:
+            if not joined and len(self.carried) + len(needed) <= most:
+                self.carried += needed
                 return
-            self._keep(self.payload)
-            self.payload = None
+            self._keep(self.carried)
+            self.carried = None
         self._keep(needed, joined)
 
     def ask_for_bytes(self) -> None:
         """Take no bytes along: who reads the segment asks the server for them."""
-        self.payload = self.keeper = self.kept = None
+        self.carried = self.keeper = self.kept = None
 
     def _keep(
         self, data: bytearray | memoryview, joined: list[tuple[int, int]] | None = None
@@ -138,9 +138,14 @@ class SegmentDraft:
             first_commit_ts=self.first_ts,
             last_commit_ts=max(self.first_ts, last_ts),
             log_bytes=end - self.start,
-            payload=bytes(self.payload or b""),
-            near=(self.kept.finished(self.start, end),) if self.kept else (),
+            near=self._near(end),
         )
+
+    def _near(self, end: int) -> tuple[KeptBytes, ...]:
+        """Return where its bytes are in this machine's memory, up to a log offset."""
+        if self.carried:
+            return (KeptBytes(self.start, end, data=bytes(self.carried)),)
+        return (self.kept.finished(self.start, end),) if self.kept else ()
 
 
 def _inside(joined: npt.NDArray[np.int64], begin: int, behind: int) -> list[tuple[int, int]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 from rowferry.change.plan import Segment, TableSlice
 from rowferry.flow.capture.binlog.frame.kept_log import KeptBytes, joined_run
@@ -45,7 +45,7 @@ def join_segments(
     for segment, size in _joined_all(segments, sizes, appetite, processors):
         wanted = -(-segment.log_bytes * processors // total)  # shares of the whole
         count = min(wanted, READERS, segment.log_bytes // LEAST_PART)
-        if size is None or segment.payload or count < 2:
+        if size is None or _is_carried(segment) or count < 2:
             joined.append(segment)
         else:
             joined += _divided(segment, size, count)
@@ -156,13 +156,14 @@ def _joined(one: Segment, other: Segment, appetite: Appetite) -> Segment | None:
         slices=slices,
         last_commit_ts=other.last_commit_ts,
         log_bytes=one.log_bytes + other.log_bytes,
-        payload=b"",
-        near=joined_run([*_near(one), *_near(other)]) if _near(one) and _near(other) else (),
+        near=joined_run([*_pieces(one), *_pieces(other)]) if one.near and other.near else (),
     )
 
 
-def _near(segment: Segment) -> tuple[KeptBytes, ...]:
-    """Return where a segment's bytes are found on this machine, also those that it has itself."""
-    if segment.payload:
-        return (KeptBytes(segment.read["from"], segment.read["to"], data=segment.payload),)
-    return segment.near
+def _pieces(segment: Segment) -> tuple[KeptBytes, ...]:
+    return cast(tuple[KeptBytes, ...], segment.near)
+
+
+def _is_carried(segment: Segment) -> bool:
+    """Return whether a segment, as it was framed, has few bytes that it takes along."""
+    return len(segment.near) == 1 and bool(_pieces(segment)[0].data)

@@ -92,7 +92,7 @@ class PreparedRows:
         self.inside, self.parts = False, []
         if at_once:
             return parts
-        self._prepared[xid] = [{**segment.to_json(), "payload": ""} for segment in parts]
+        self._prepared[xid] = [segment.to_json() for segment in parts]
         self._left_out += tuple(LeftOut(xid, *table) for table in self._passed_over)
         return []
 
