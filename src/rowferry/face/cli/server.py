@@ -166,7 +166,7 @@ def server_command(
 
     look_for_no_pandas()
     from rowferry.control.feed.running import Conditions
-    from rowferry.control.fleet.memory import share_allocators
+    from rowferry.control.fleet.memory import set_start_apart, share_allocators
     from rowferry.control.fleet.server import Member
     from rowferry.control.operator.operations import Operations
     from rowferry.control.store.sql_store import open_store
@@ -259,6 +259,7 @@ def server_command(
 
         spark.start(give_up)
         consoles()[0].print(line, markup=False, soft_wrap=True)
+        set_start_apart()
         member.run(stop)
     if failed:
         raise failed[0]
