@@ -6,7 +6,7 @@ UV_VERSION := 0.13.7
 STUBS := $(patsubst proto/%.proto,src/%_pb2.py,$(wildcard proto/rowferry/wire/*.proto))
 
 .DEFAULT_GOAL := help
-.PHONY: help size lock setup services demo test test-rest test-all test-unit test-tidb services-spark test-spark services-lake test-lake fmt moments bench bench-mysql bench-kafka bench-pulsar bench-mysql-sink bench-storage bench-lake bench-search bench-queues bench-postgresql-sink bench-many-feeds bench-tables bench-snapshots bench-memory bench-cluster soak mutants chaos fuzz fuzz-guided audit advisories wheel site docs clean tools
+.PHONY: help size lock setup services demo test test-rest test-all test-unit test-tidb services-spark test-spark services-lake test-lake fmt moments bench bench-page bench-mysql bench-kafka bench-pulsar bench-mysql-sink bench-storage bench-lake bench-search bench-queues bench-postgresql-sink bench-many-feeds bench-tables bench-snapshots bench-memory bench-cluster soak mutants chaos fuzz fuzz-guided audit advisories wheel site docs clean tools
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -145,6 +145,9 @@ moments: setup services ## try every event in every gap between two calls; ARGS=
 bench: setup ## measure the stages and the whole line, without database servers
 	@for file in bench/stages.py bench/masks.py bench/whole.py; do \
 		echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
+
+bench-page: setup services services-lake ## measure all that docs/performance.md shows, for hours; ARGS="--only kafka,lake"
+	@$(BIN)/python bench/page.py $(ARGS)
 
 bench-mysql: setup services ## measure MySQL sources beside other tools; ARGS="--server mysql --profile"
 	@$(BIN)/python bench/mysql.py $(ARGS)
