@@ -89,6 +89,23 @@ give_back()
 print(before, held, resident())
 """
 
+# What was made before is not walked through again; what comes later is still collected.
+START = """
+import gc, weakref
+from rowferry.control.fleet.memory import set_start_apart
+
+class Knot:
+    def __init__(self):
+        self.itself = self
+
+before = len(gc.get_objects())
+set_start_apart()
+left = len(gc.get_objects())
+gone = weakref.ref(Knot())
+gc.collect()
+print(before, left, gone() is None)
+"""
+
 
 def run(script: str, **environment: str) -> list[str]:
     """Run a script in a process of its own, and return the words that it prints."""
@@ -120,6 +137,13 @@ def test_holes_in_heaps_are_given_back() -> None:
     before, held, after = map(int, run(HOLES))
     assert held - before > 50, "the test means nothing: nothing was held"
     assert after - before < 25
+
+
+def test_the_collector_passes_over_what_is_there_from_the_start() -> None:
+    before, left, collected = run(START)
+    assert int(before) > 10_000, "the test means nothing: hardly anything was there"
+    assert int(left) < 1_000
+    assert collected == "True"
 
 
 class KeepsSome:
