@@ -82,7 +82,7 @@ def resident():
 
 share_allocators()
 before = resident()
-pieces = [bytes(100_000) if n % 2 else b"x" * 1000 for n in range(2000)]
+pieces = [b"y" * (100_000 if n % 2 else 1000) for n in range(2000)]
 pieces[1::2] = [None] * 1000
 held = resident()
 give_back()
