@@ -5,9 +5,12 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+import threading
+from contextlib import ExitStack, closing
 from pathlib import Path
 
+from rowferry.control.store.connection import Database
+from rowferry.control.store.kind import SEATS
 from rowferry.control.store.sql_store import open_store
 
 LOOK = """
@@ -30,3 +33,24 @@ def test_another_process_takes_no_log_away_that_is_in_use(tmp_path: Path) -> Non
             number = log.stat().st_ino
             subprocess.run([sys.executable, "-c", LOOK, str(file)], check=True)
             assert log.exists() and log.stat().st_ino == number
+
+
+def test_a_writer_waits_for_no_reader_and_leases_for_neither(tmp_path: Path) -> None:
+    """Whoever has the turn to write keeps all others waiting, leases among them."""
+    database = Database(f"sqlite:///{tmp_path}/meta.db")
+    written = threading.Event()
+
+    def write() -> None:
+        with database.writing("write"):
+            pass
+        written.set()
+
+    with closing(database), ExitStack() as readers:
+        for _ in range(SEATS):
+            readers.enter_context(database.reading("read")).connection()
+        writer = threading.Thread(target=write, daemon=True)
+        writer.start()
+        assert written.wait(database._kind.timeout_s)
+        with database.urgent("renew leases"):
+            pass
+        writer.join()

@@ -75,7 +75,10 @@ class Database:
         What it decides by must be locked first: on SQLite everything is, elsewhere what was
         selected `FOR UPDATE`.
         """
-        with self._writing_in(doing, self._seat(doing)) as session:
+        # Where one writes at a time, that one has a connection beside those of the seats. If it
+        # waited for a seat, those who read would keep leases waiting, which come behind its turn.
+        seat = nullcontext() if self._kind.one_writes else self._seat(doing)
+        with self._writing_in(doing, seat) as session:
             yield session
 
     @contextmanager
@@ -89,8 +92,7 @@ class Database:
 
     @contextmanager
     def _writing_in(self, doing: str, seat: AbstractContextManager[None]) -> Iterator[Session]:
-        # The seat is free again while what was committed is made durable: then others commit, and
-        # the next call to the disk is for all of them.
+        # No seat is taken while one waits for the turn, or for the disk behind it: readers need it.
         with (
             self._our_errors(doing),
             self._kind.turn(),

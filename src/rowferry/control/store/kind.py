@@ -33,8 +33,10 @@ class DatabaseKind(ABC):
 
     Attributes:
         name: the URL without its password, for people.
+        one_writes: `turn` lets one thread of this process write at a time.
     """
 
+    one_writes: ClassVar[bool] = False
     parameters: ClassVar[Collection[str]] = ()  # what may follow `?` in the URL
 
     def __init__(self, url: URL, timeout_s: float) -> None:

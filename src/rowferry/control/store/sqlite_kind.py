@@ -25,6 +25,8 @@ _turns: dict[str, threading.Lock] = {}  # of each file that this process writes
 class SqliteKind(DatabaseKind):
     """A file; whoever writes has the whole of it for himself."""
 
+    one_writes = True
+
     def __init__(self, url: URL, timeout_s: float) -> None:
         super().__init__(url, timeout_s)
         self._one = _turns.setdefault(os.path.abspath(url.database or ""), threading.Lock())
