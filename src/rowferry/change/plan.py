@@ -48,6 +48,11 @@ class NearBytes(Protocol):
         """How long it is."""
         ...
 
+    @property
+    def travels(self) -> bool:
+        """Whether it goes along to another machine; else only processes of this one find it."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Segment(JsonForm):
@@ -98,8 +103,13 @@ class Segment(JsonForm):
 
     @property
     def bytes_here(self) -> int:
-        """How much there is to read without asking the source; 0: all is read there."""
+        """How much there is to read without asking the source; 0: that is asked for all."""
         return len(self.payload) or sum(piece.nbytes for piece in self.near)
+
+    @property
+    def near_anywhere(self) -> tuple[NearBytes, ...]:
+        """What of `near` serves a process of another machine: all of it, or nothing."""
+        return self.near if all(piece.travels for piece in self.near) else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -22,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from rowferry.change.plan import Segment
+from rowferry.change.plan import NearBytes, Segment
 from rowferry.change.table import TableSchema
 from rowferry.errors import BadOption, RowferryError, TableAltered, Verdict
 from rowferry.flow.capture.contract import Source
@@ -110,11 +111,11 @@ class SegmentReader:
         if partition.value is None:  # Spark's stand-in where there is nothing to read
             return
         with words_alone():
-            yield from self._read(partition.value)
+            yield from self._read(*partition.value)
 
-    def _read(self, planned: str) -> Iterator[pa.RecordBatch]:
+    def _read(self, planned: str, near: tuple[NearBytes, ...] = ()) -> Iterator[pa.RecordBatch]:
         settings, native_times, segment_form, table_forms = json.loads(planned)
-        segment = Segment.from_json(segment_form)
+        segment = replace(Segment.from_json(segment_form), near=near)
         definitions = [TableSchema.from_json(form) for form in table_forms]
         tables = dict(zip(segment.slices, definitions, strict=True))
         try:
@@ -147,12 +148,12 @@ class SegmentReader:
         self, request: TableRequest, planned: Sequence[tuple[Segment, list[TableSchema]]]
     ) -> list[InputPartition]:
         settings, native_times = shipped_settings(request.spec), request.native_times
-        return [
-            InputPartition(
-                json.dumps([settings, native_times, s.to_json(), [t.to_json() for t in tables]])
-            )
-            for s, tables in planned
-        ]
+
+        def planned_form(segment: Segment, tables: list[TableSchema]) -> str:
+            forms = [table.to_json() for table in tables]
+            return json.dumps([settings, native_times, segment.to_json(), forms])
+
+        return [InputPartition((planned_form(s, t), s.near_anywhere)) for s, t in planned]
 
 
 class TableReader(SegmentReader, DataSourceReader):

@@ -80,7 +80,7 @@ class SegmentTask:
                 json.dumps(s.to_json()),
                 targets.get(s.ordinal, []),
                 [texts[one] for one in s.slices],
-                s.near if is_near else (),
+                s.near if is_near else s.near_anywhere,
             )
             for s in plan.stretch.segments
         }

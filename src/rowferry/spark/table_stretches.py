@@ -279,10 +279,13 @@ class Stretches:
         return idle and not self._bounded
 
     def _keep(self, segments: list[Segment]) -> None:
-        """Keep the bytes of the stretch that was just planned, if few: its tasks fetch nothing."""
-        size = sum(s.bytes_here for s in segments)
-        if 0 < size <= CARRY_BYTES:
-            self._read_ahead[self._at] = tuple(segments)
+        """Keep the bytes of the stretch that was just planned, if few: its tasks fetch nothing.
+
+        Tasks may be anywhere: memory that only this machine knows is not kept for them.
+        """
+        kept = tuple(replace(s, near=s.near_anywhere) for s in segments)
+        if 0 < sum(s.bytes_here for s in kept) <= CARRY_BYTES:
+            self._read_ahead[self._at] = kept
         while len(self._read_ahead) > _KEPT_STRETCHES:
             del self._read_ahead[next(iter(self._read_ahead))]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from rowferry.change.plan import (
 from rowferry.change.quarantine import RefusedKey
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, TableId, TableSchema
+from rowferry.flow.capture.binlog.frame.kept_log import KeptBytes
 from rowferry.flow.encode.contract import Encoded
 from rowferry.flow.sink.contract import Packet, SinkTraits
 from rowferry.spark import job
@@ -226,3 +228,14 @@ def test_packets_end_with_their_job_also_where_somebody_else_took_the_folder_awa
     assert list(folder.iterdir()) == []
     folder.rmdir()
     clear(str(folder))
+
+
+def test_a_task_on_another_machine_gets_bytes_and_no_paths() -> None:
+    """Few bytes go along; what only this machine can open, others ask the source for."""
+    carried, kept = KeptBytes(0, 9, data=b"rows"), KeptBytes(9, 12, path="/proc/1/fd/9", size=3)
+    near = ((carried,), (kept,), (carried, kept))
+    segments = tuple(replace(s, near=n) for s, n in zip(SEGMENTS, near, strict=True))
+    plan = PLAN.with_(stretch=replace(PLAN.stretch, segments=segments))
+    for is_near, expected in ((True, list(near)), (False, [(carried,), (), ()])):
+        task = pickle.loads(pickle.dumps(SegmentTask(SPEC, plan, TABLES, is_near=is_near)))
+        assert [task._work(s.ordinal)[0].near for s in segments] == expected

@@ -30,14 +30,26 @@ def version(number: int, *names: str, table_id: int = 7) -> TableSchema:
     return TableSchema(NAME, table_id, number, columns)
 
 
+@dataclass(frozen=True)
+class Piece:
+    """Bytes that a source has read; those that do not travel are in this machine's memory."""
+
+    data: bytes
+    travels: bool = True
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.data)
+
+
 def segment(of: TableSchema, here: bytes = b"", **more: Any) -> Segment:
     mine = TableSlice(NAME, of.table_id, of.version)
-    near = (memoryview(here),) if here else ()
+    near = (Piece(here),) if here else ()
     return Segment(0, {"kind": "log"}, (mine,), 1, 2, near=near, **more)
 
 
 def bytes_here(segments: Iterable[Segment]) -> list[bytes]:
-    return [b"".join(bytes(piece) for piece in one.near) for one in segments]
+    return [b"".join(cast(Piece, piece).data for piece in one.near) for one in segments]
 
 
 def progress(range_id: int, index: int) -> RangeProgress:
@@ -235,6 +247,14 @@ def test_bytes_are_carried_only_while_they_are_few() -> None:
     assert bytes_here(s for s, _ in running.between(FIRST, one)) == [much]
     two = running.follow(one)
     assert bytes_here(s for s, _ in running.between(one, two)) == [b"", b""]
+
+
+def test_memory_of_one_machine_is_not_kept_for_tasks() -> None:
+    """They may run on another one; and small pieces would keep large files of it."""
+    near = replace(segment(version(1)), near=(Piece(b"near", travels=False),))
+    running = query(script({"segments": (near, segment(version(1), b"x"))}))
+    one = running.follow(FIRST)
+    assert bytes_here(s for s, _ in running.between(FIRST, one)) == [b"", b"x"]
 
 
 def test_a_new_query_notes_where_it_began_although_nothing_came() -> None:

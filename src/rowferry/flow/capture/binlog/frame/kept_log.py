@@ -141,6 +141,11 @@ class KeptBytes:
         """How long they are."""
         return len(self.data) or self.size
 
+    @property
+    def travels(self) -> bool:
+        """Whether it goes along to another machine."""
+        return bool(self.data)
+
     def __reduce__(self) -> tuple[Any, ...]:
         where = (self.path, self.token, self.begin, self.size)
         return KeptBytes, (self.start, self.to, self.data, *where, self.joined)
