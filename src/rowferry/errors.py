@@ -669,6 +669,14 @@ class TargetLost(SinkError):
     verdict = Verdict.STOP
 
 
+class ExchangedBefore(SinkError):
+    """Tables were exchanged by an earlier run, and what is to be applied comes before that."""
+
+    code = "RF-4014"
+    cure = "Go on behind it with --from, or drop the tables and begin anew."
+    verdict = Verdict.STOP
+
+
 class QuarantineFull(SinkError):
     """More rows were refused by the sink than the quarantine may hold."""
 

@@ -1,4 +1,4 @@
-"""Tables that a changefeed keeps for itself in the database that it writes to.
+"""Tables that a changefeed, or who applies its output, keeps in the database written to.
 
 Who captures that database, e.g. to bring its changes back, must not take them along: at the other
 end they would be written over those of another changefeed, its fence among them.
@@ -12,4 +12,5 @@ FENCE: Final = "rowferry_fence"
 DELIVERED: Final = "rowferry_delivered"
 SCHEMA_CHANGES: Final = "rowferry_schema_changes"
 MARK: Final = "rowferry_mark"
-OWN_TABLES: Final = frozenset({FENCE, DELIVERED, SCHEMA_CHANGES, MARK})
+EXCHANGES: Final = "rowferry_exchanges"
+OWN_TABLES: Final = frozenset({FENCE, DELIVERED, SCHEMA_CHANGES, MARK, EXCHANGES})

@@ -55,6 +55,11 @@ class TableId(NamedTuple):
     def __str__(self) -> str:
         return f"{self.database}.{self.table}"
 
+    @property
+    def folded(self) -> TableId:
+        """What names that differ in case only have in common."""
+        return TableId(self.database.lower(), self.table.lower())
+
 
 _NAME_PARTS: Final = re.compile(r'"(?:[^"]|"")*"|[^".]+')
 

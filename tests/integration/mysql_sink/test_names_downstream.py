@@ -6,6 +6,7 @@ import pytest
 from mysql_sink_kit import MySqlFeed, Scene
 
 from rowferry.errors import SchemaChangeRefused
+from rowferry.flow.sink.mysql import schema_changes
 
 SWAP = "RENAME TABLE b TO x_t, a TO b, x_t TO a"
 
@@ -109,3 +110,33 @@ def test_a_dropped_database_leaves_what_somebody_else_has_made(
     assert there == ([("mine",)] if others else [])
     known = same_kind.target.execute(f"SHOW DATABASES LIKE '{same_kind.copy}'")
     assert len(known) == int(others)
+
+
+@pytest.mark.parametrize("alike", [True, False], ids=["alike", "of other columns"])
+def test_tables_that_trade_names_by_one_statement(
+    same_kind: Scene, alike: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the answer is lost and both are alike, nothing tells whether it was run."""
+    names, copy = ("a", "b"), same_kind.copy
+    for name in names:
+        more = "" if alike or name == "a" else ", n int"
+        same_kind.both(f"CREATE TABLE {name} (id int PRIMARY KEY, v int{more})")
+    same_kind.sql("INSERT INTO a VALUES (1, 1)", "INSERT INTO b (id) VALUES (2)")
+    feed = same_kind.feed()
+    feed.catch_up()
+    a, b, x = (f"`{copy}`.{name}" for name in (*names, "x_t"))
+    whole = f"RENAME TABLE {b} TO {x}, {a} TO {b}, {x} TO {a}"
+    monkeypatch.setattr(schema_changes, "statement_of", lambda change, known: whole)
+    lost = feed.lose_answers_of_schema_changes()
+    same_kind.sql("RENAME TABLE b TO c")
+
+    def ids(name: str) -> list[str]:
+        return [str(row[0]) for row in same_kind.target.execute(f"SELECT id FROM {copy}.{name}")]
+
+    if alike:
+        with pytest.raises(SchemaChangeRefused, match="whether it took effect is unknown"):
+            feed.catch_up()
+    else:
+        feed.catch_up()
+    assert lost() == 1
+    assert (ids("a"), ids("b")) == (["2"], ["1"])

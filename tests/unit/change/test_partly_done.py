@@ -143,6 +143,9 @@ def test_a_statement_of_which_all_is_done(number: int, sql: str) -> None:
         (PRIMARY, "ALTER TABLE t ADD c int, ADD PRIMARY KEY (id) PARTITION BY KEY (id)"),
         (CONSTRAINT, "CREATE TABLE t2 (a int, CONSTRAINT fk FOREIGN KEY (a) REFERENCES x (a))"),
         (CONSTRAINT, "ALTER TABLE t ADD CONSTRAINT x CHECK (a > 0)"),  # it is another table's
+        # The column that was to go, or the one that has its name by now?
+        (NO_COLUMN, "ALTER TABLE t DROP COLUMN there, RENAME COLUMN gone TO there"),
+        (NO_COLUMN, "ALTER TABLE t CHANGE gone There int, DROP there RESTRICT"),
         (NO_PARTITION, "ALTER TABLE t TRUNCATE PARTITION p7"),
         (NO_PARTITION, "ALTER TABLE t DROP PARTITION p0, p1"),
         (NO_PARTITION, "ALTER TABLE t REORGANIZE PARTITION p7 INTO (PARTITION p8)"),

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from rowferry.change.chunk import DdlKind, Op, SchemaChange
+from rowferry.change.own_tables import EXCHANGES
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.downstream.consume.apply import Applier, create_statement
 from rowferry.downstream.consume.arrival import ArrivedRow, ArrivedStatement, Where
 from rowferry.downstream.consume.checks import ConsumeFindings
 from rowferry.downstream.consume.mysql_target import MySqlTarget
-from rowferry.errors import BadInput
+from rowferry.errors import BadInput, RowferryError, RowRejected, SinkUnavailable
+from rowferry.mysql.refusals import refusal_of_number
 from rowferry.spec.uri import Uri
 
 KEY = Index(1, "PRIMARY", ("id",), True, True)
@@ -31,6 +33,8 @@ class Database(MySqlTarget):
         self.said: list[Any] = []
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        if EXCHANGES in values:  # nothing was exchanged before
+            return []
         if "information_schema" in sql:
             return [(*column, "varchar") for column in self.columns]
         self.said.append((sql, list(values)))
@@ -124,6 +128,17 @@ def test_an_update_that_would_become_something_else(
     Applier(database, found).take([row])
     assert database.said == ["COMMIT"]
     assert found.violations == 1 and words in found.samples[0]
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(1146, RowRejected), (1317, SinkUnavailable), (1053, SinkUnavailable), (0, SinkUnavailable)],
+)
+def test_what_was_interrupted_may_have_been_done(number: int, kind: type[RowferryError]) -> None:
+    """Only what the server refuses has certainly not been carried out."""
+    database = Database()
+    database._name = "db:3306"
+    assert type(database._error("RENAME …", refusal_of_number(number, "words"))) is kind
 
 
 def test_a_row_that_is_only_a_key_is_a_violation() -> None:

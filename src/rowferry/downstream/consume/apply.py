@@ -26,6 +26,7 @@ from rowferry.downstream.consume.arrival import (
     key_of,
 )
 from rowferry.downstream.consume.checks import ConsumeFindings
+from rowferry.downstream.consume.exchanges import Exchanges
 from rowferry.downstream.consume.mysql_target import MySqlTarget, quoted, quoted_table
 from rowferry.mysql.type_facts import same_value
 
@@ -62,6 +63,7 @@ class Applier:
         self._findings = findings
         self._tables: dict[TableId, _Target] = {}
         self._databases: set[str] = set()
+        self._exchanges = Exchanges(target)
         self._collation = ""  # of texts in keys; empty: the database was not asked yet
 
     def take(self, changes: Iterable[Arrival]) -> None:
@@ -69,8 +71,11 @@ class Applier:
 
         Raises:
             RowRejected: the database refuses one; what came before it is applied.
+            ExchangedBefore: an earlier run has applied one, and tables have traded names since.
             SinkUnavailable: the connection is lost.
         """
+        changes = list(changes)
+        self._exchanges.refuse_repeats(changes)
         for kind, group in groupby(changes, type):
             if kind is ArrivedStatement:
                 for one in group:
@@ -94,7 +99,8 @@ class Applier:
             self._databases.discard(table.database)
         elif change.query:
             self._have_database(table.database)
-            self._target.change_schema(table.database, change.query)
+            with self._exchanges.noted(change, table.database):
+                self._target.change_schema(table.database, change.query)
         elif change.schema is not None:  # a storage directory describes a table that was there
             self._have_table(change.schema)
         self._target.commit()

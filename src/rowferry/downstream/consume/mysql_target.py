@@ -33,7 +33,12 @@ _SETTINGS: Final = SessionSettings(
     program="rowferry consume",
 )
 _REFUSED: Final = (RefusalKind.LOGIN, RefusalKind.RIGHTS, RefusalKind.TLS, RefusalKind.MODE)
-_LOST: Final = (RefusalKind.NO_ANSWER, RefusalKind.MALFORMED, RefusalKind.TLS_BROKEN)
+_LOST: Final = (  # what was asked for may have been done
+    RefusalKind.NO_ANSWER,
+    RefusalKind.MALFORMED,
+    RefusalKind.TLS_BROKEN,
+    RefusalKind.PASSING,
+)
 
 
 class _ApplyLogin(LoginOptions, section="--apply"):

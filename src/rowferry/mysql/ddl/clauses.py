@@ -65,6 +65,26 @@ def accept_new_name(cursor: TokenCursor) -> WrittenName | None:
     return written_name(cursor)
 
 
+def renamed_column(clause: Sequence[SqlToken]) -> tuple[str, str] | None:
+    """Return the old name and the new one of a column, in lower case; None: none gets another."""
+    words = [token.word for token in clause]
+    of_column = words[1:2] == ["COLUMN"]
+    if words[:1] == ["CHANGE"]:
+        at = 2 if of_column else 1
+        if words[at : at + 2] == ["IF", "EXISTS"]:
+            at += 2
+        places = (at, at + 1)
+    elif words[:1] == ["RENAME"] and of_column:
+        at = 4 if words[2:4] == ["IF", "EXISTS"] else 2
+        places = (at, at + 2)
+    else:
+        return None
+    if places[1] >= len(clause):
+        return None
+    old, new = (clause[place].text.lower() for place in places)
+    return (old, new) if old != new else None
+
+
 def accept_modifiers(cursor: TokenCursor) -> None:
     """Consume words on how to carry a statement out, where more follows them.
 

@@ -17,6 +17,7 @@ from rowferry.mysql.ddl.clauses import (
     accept_modifiers,
     accept_new_name,
     accept_of_partitions,
+    renamed_column,
     split_clauses,
 )
 from rowferry.mysql.ddl.cursor import SqlToken, TokenCursor
@@ -226,6 +227,10 @@ def _left_of_alter(
     there = _read_parts(name, ask)
     parts = [part for one in _parts(cursor) for part in _spread(one, number)]
     left = [p for p in parts if not _is_done(p, parts, number, there)]
+    renamed = (renamed_column(p.tokens) for p in parts if p not in left)
+    given = {names[1] for names in renamed if names is not None}
+    if any(_dropped_column(p) in given for p in left):
+        return None  # the column that was to go first, or the one that has its name by now?
     return _joined(sql, sql[:begin], parts, left)
 
 
@@ -329,7 +334,7 @@ def _is_done(part: _Part, parts: Sequence[_Part], number: int, there: _TablePart
         return number in _NOTHING_TO_DROP and _is_gone(part, there)
     if verb in ("ALTER", "RENAME") and words[1] in ("INDEX", "KEY"):
         return number == _NO_SUCH_KEY and part.name_at(2) not in there.keys
-    if _new_column(part) is not None:
+    if renamed_column(part.tokens) is not None:
         return number in (_NO_SUCH_COLUMN, _COLUMN_THERE) and _is_renamed(part, parts, there)
     if verb != "ADD":
         return False
@@ -362,23 +367,16 @@ def _is_gone(part: _Part, there: _TableParts) -> bool:
     return False
 
 
-def _new_column(part: _Part) -> tuple[str, str] | None:
-    """Return the old name and the new one of a column that a clause renames; None: it does not."""
-    words = part.words
-    of_column = words[1:2] == ["COLUMN"]
-    if words[0] == "CHANGE":
-        at = 2 if of_column else 1
-        names = part.name_at(at), part.name_at(at + 1)
-    elif words[0] == "RENAME" and of_column:
-        names = part.name_at(2), part.name_at(4)
-    else:
-        return None
-    return names if names[0] != names[1] else None
+def _dropped_column(part: _Part) -> str:
+    """Return the column that a clause drops, in lower case; empty: none."""
+    drops = [t for t in part.tokens if t.word not in ("RESTRICT", "CASCADE", "IF", "EXISTS")]
+    words = [t.word for t in drops[:-1]]
+    return drops[-1].text.lower() if words in (["DROP"], ["DROP", "COLUMN"]) else ""
 
 
 def _is_renamed(part: _Part, parts: Sequence[_Part], there: _TableParts) -> bool:
     """Return whether a column has the new name already; the old one may be another's by now."""
-    names = _new_column(part)
+    names = renamed_column(part.tokens)
     if names is None or names[1] not in there.columns:
         return False
     added = (_added(p) for p in parts if p.words[0] == "ADD")

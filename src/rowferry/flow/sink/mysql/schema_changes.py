@@ -29,6 +29,7 @@ from rowferry.flow.sink.mysql.target_tables import (
 )
 from rowferry.flow.sink.mysql.tidb_tables import as_active_active
 from rowferry.moment import moment
+from rowferry.mysql.ddl.exchange import renamed_tables, traded_tables
 from rowferry.mysql.ddl.partly_done import Ask, cut_off, partly_done
 from rowferry.mysql.ddl.session_modes import cuts_seconds, mode_for_seconds, without_seconds
 from rowferry.mysql.feed_mark import MARK_SQL_MODE
@@ -165,7 +166,7 @@ class SchemaChanges:
             # What was refused has done nothing: if the definition is another one, a cure did that.
             begun = known is not None and known[0] == BEGUN
             took_effect = begun and known is not None and known[1] != before
-            if begun and statement and change.kind is DdlKind.EXCHANGE_PARTITION:
+            if begun and statement and not took_effect and _hides_effect(notes, change, statement):
                 raise self._refused(
                     change, statement, "it was interrupted, and whether it took effect is unknown"
                 )
@@ -369,6 +370,34 @@ def _definition(session: Session, change: SchemaChange) -> str:
     old = change.previous_target or change.previous
     names = [name for name in (old, change.written_as) if name is not None]
     return "\n".join(_show(session, name) for name in dict.fromkeys(names))
+
+
+def _hides_effect(session: Session, change: SchemaChange, statement: str) -> bool:
+    """Return whether definitions may be as they were before although a statement was run.
+
+    A partition and a table exchange their rows, and tables that are made alike trade their names:
+    run again, the statement would take that back.
+    """
+    traded = {one.folded: one for one in traded_tables(statement, _home(change))}
+    former = _former(change)
+    if change.kind is DdlKind.EXCHANGE_PARTITION or not traded:
+        return bool(traded) or change.kind is DdlKind.EXCHANGE_PARTITION
+    mine = _columns(session, former)
+    others = [one for name, one in traded.items() if name != former.folded]
+    if former.folded not in traded:
+        renamed = renamed_tables(statement, _home(change))
+        return former.folded not in {old.folded for old, _ in renamed}
+    return any(_columns(session, other) == mine for other in others)
+
+
+def _columns(session: Session, table: TableId) -> list[tuple[Any, ...]]:
+    """Return the columns of a table; no rename of tables changes them."""
+    moment("look at columns downstream")
+    return session.ask(
+        "SELECT COLUMN_NAME, COLUMN_TYPE, COLLATION_NAME FROM information_schema.COLUMNS "
+        "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION",
+        tuple(table),
+    )
 
 
 def _same_to_server(

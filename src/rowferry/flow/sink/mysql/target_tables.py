@@ -112,7 +112,7 @@ def read_tables(
 
 def folded(name: TableId) -> TableId:
     """Return what names that differ in case only have in common."""
-    return TableId(name.database.lower(), name.table.lower())
+    return name.folded
 
 
 def folds_names(session: Session) -> bool:
