@@ -14,10 +14,16 @@ import grpc
 import pytest
 from faces_kit import FACES, Direct, Face, Shell, Sql, rules, stored
 
-from rowferry.control.lifecycle import FeedState
+from rowferry.control.lifecycle import FeedState, Verb
 from rowferry.control.operator.operations import Operations
 from rowferry.control.store.sql_store import open_store
-from rowferry.errors import BadStatement, RequestTooLarge, RowferryError, ServerUnavailable
+from rowferry.errors import (
+    BadStatement,
+    RequestTooLarge,
+    RowferryError,
+    ServerUnavailable,
+    SinkUnavailable,
+)
 from rowferry.face import rpc
 from rowferry.face.about import About
 from rowferry.face.gate import Gate, Tls
@@ -130,6 +136,10 @@ def story(face: Face, world: World, operations: Operations) -> list[tuple[str, s
     step("reset to a snapshot", lambda: face.reset("feed", None))
     step("resume", lambda: face.resume("feed"))
     step("resume again", lambda: face.resume("feed"))
+    operations.store.move("feed", Verb.FAULT, SinkUnavailable("the disk is full"))
+    assert face.listed() == [("feed", "warning")]
+    step("resume behind an error", lambda: face.resume("feed"))
+    assert face.listed() == [("feed", "normal")]
     step("pause a stranger", lambda: face.pause("stranger"))
     step("remove", lambda: face.remove("feed"))
     step("remove again", lambda: face.remove("feed"))

@@ -245,6 +245,23 @@ def test_a_failed_one_is_resumed_without_its_error(desk: Desk) -> None:
     assert desk.operations.see("feed").cure == ""
 
 
+def test_one_that_waits_after_an_error_is_resumed_without_it(desk: Desk) -> None:
+    """Once; who asks again changes nothing, and its owner shows an error that is still there."""
+    desk.create()
+    claim = desk.claim()
+    desk.store.move(claim, Verb.FAULT, SinkUnavailable("nobody listens"))
+    with pytest.raises(IllegalMove, match="is warning: pause it before its checkpoint"):
+        desk.operations.resume("feed", overwrite_checkpoint_ts=42)
+    found = desk.operations.resume("feed")
+    assert (found.state, found.error, found.error_code) == (FeedState.NORMAL, "", "")
+    assert found.epoch == claim.epoch
+    before = desk.snapshot()
+    assert desk.operations.resume("feed").state is FeedState.NORMAL
+    assert desk.snapshot() == before
+    desk.store.move(claim, Verb.FAULT, SinkUnavailable("nobody listens yet"))
+    assert desk.operations.see("feed").feed.error == "nobody listens yet"
+
+
 def test_an_overwrite_needs_a_stopped_one(desk: Desk) -> None:
     desk.create()
     before = desk.snapshot()

@@ -31,9 +31,10 @@ from rowferry.control.fleet import measures
 from rowferry.control.fleet import server as fleet_server
 from rowferry.control.fleet.server import FleetPace, Member
 from rowferry.control.lifecycle import FeedState, Verb
+from rowferry.control.operator.operations import Operations
 from rowferry.control.store.contract import FeedNews, MetaStore, TableCount
 from rowferry.control.store.sql_store import open_store
-from rowferry.errors import RowRejected, SinkUnavailable
+from rowferry.errors import MetaUnavailable, RowRejected, SinkUnavailable
 from rowferry.flow.sink.storage.sink import StorageSink
 from rowferry.spark import cores
 from rowferry.spark.shared import DriverRunner
@@ -386,30 +387,102 @@ def test_an_error_is_shown_until_it_is_over(fleet: Fleet, monkeypatch: pytest.Mo
     assert fleet.feed("one").error == ""
 
 
-def test_who_pauses_and_resumes_does_not_wait_for_the_next_try(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where no look of its server falls between the two."""
-    broken = threading.Event()
-    broken.set()
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """While set, nothing can be published."""
+    full = threading.Event()
+    full.set()
     publish = StorageSink.publish
 
     def refuse(*args: Any) -> Any:
-        if broken.is_set():
+        if full.is_set():
             raise SinkUnavailable("the disk is full")
         return publish(*args)
 
     monkeypatch.setattr(StorageSink, "publish", refuse)
+    return full
+
+
+SLOW = Patience(WITHIN_S * 10, WITHIN_S * 10, 0.0)  # nobody waits so long
+
+
+def test_who_pauses_and_resumes_does_not_wait_for_the_next_try(
+    fleet: Fleet, full_disk: threading.Event
+) -> None:
+    """Also where no look of its server falls between the two."""
     fleet.create("one", 1, 2)
-    slow = Patience(WITHIN_S * 10, WITHIN_S * 10, 0.0)
-    with fleet.member(store=(looked := PausedLooks(fleet.store)), patience=slow):
+    with fleet.member(store=(looked := PausedLooks(fleet.store)), patience=SLOW):
         fleet.until_state("one", FeedState.WARNING)
         with looked.paused():
-            broken.clear()
+            full_disk.clear()
             fleet.store.move("one", Verb.PAUSE)
             fleet.store.move("one", Verb.RESUME)
         fleet.until_delivered("one")
         assert fleet.feed("one").epoch == 1
+
+
+def test_who_resumes_does_not_wait_for_the_next_try(
+    fleet: Fleet, full_disk: threading.Event
+) -> None:
+    """Whoever is asked: only the meta database is between them. An error that lasts shows again."""
+    fleet.create("one", 1, 2)
+    elsewhere = Operations(fleet.store)
+    with fleet.member(patience=SLOW):
+        for times in (1, 2):
+            fleet.until(lambda n=times: tries(fleet) == n, f"try {times}")  # type: ignore[misc]
+            fleet.until_state("one", FeedState.WARNING)
+            assert elsewhere.resume("one").state is FeedState.NORMAL
+        fleet.until(lambda: tries(fleet) == 3, "the third try")
+        fleet.until_state("one", FeedState.WARNING)
+        full_disk.clear()
+        elsewhere.resume("one")
+        fleet.until_delivered("one")
+        assert (fleet.feed("one").epoch, fleet.feed("one").error) == (1, "")
+
+
+def tries(fleet: Fleet) -> int:
+    """Return how often a changefeed has come to show an error."""
+    notes = [n.details for n in fleet.store.history("one") if n.what == "state"]
+    return sum(n["to"] == FeedState.WARNING for n in notes)
+
+
+def test_a_server_that_found_the_error_does_not_wait_either(
+    fleet: Fleet, full_disk: threading.Event
+) -> None:
+    """An earlier owner had stored it; the answer to the new one, who meets it as well, is lost."""
+    fleet.create("one", 1, 2)
+    with fleet.member(patience=SLOW):
+        fleet.until_state("one", FeedState.WARNING)
+    with fleet.member(store=(deaf := LostAnswers(fleet.store)), patience=SLOW):
+        fleet.until(deaf.lost.is_set, "the second owner's error")
+        fleet.until(lambda: deaf.looks > 2, "a look of the second owner")
+        full_disk.clear()
+        Operations(fleet.store).resume("one")
+        fleet.until_delivered("one")
+        assert fleet.feed("one").epoch == 2
+
+
+class LostAnswers:
+    """A meta store that stores faults, and says that it does not answer."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.lost = threading.Event()
+        self.looks = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def feeds(self) -> Any:
+        self.looks += self.lost.is_set()
+        return self._inner.feeds()
+
+    def move(self, who: Any, verb: Verb, error: Exception | None = None) -> Any:
+        moved = self._inner.move(who, verb, error)
+        if verb is Verb.FAULT:
+            self.lost.set()
+            raise MetaUnavailable("the answer was lost")
+        return moved
 
 
 class PausedLooks:

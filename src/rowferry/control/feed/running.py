@@ -146,7 +146,7 @@ class Running:
         self._runs_with: tuple[ChangefeedSpec, ChangefeedSpec] | None = None  # stored, and whole
         self._border = threading.Event()  # the supervisor should come back
         self._shows_error = feed.state is FeedState.WARNING
-        self._fault_at: float | None = None  # when the fault was stored that is shown
+        self._fault_at: float | None = None  # since when the shown fault is known to be stored
         self._meter = _Meter(feed.watermark)
         self.recent_changes = RecentChanges()
         self.target_tables: tuple[TableStatus, ...] = ()
@@ -180,12 +180,16 @@ class Running:
         self._border.set()
 
     def was_resumed(self, state: FeedState, asked_at: float) -> bool:
-        """Return whether somebody paused and resumed it while it waits to try again.
+        """Return whether somebody resumed it while it waits to try again.
 
-        Both may come between two looks, so that nobody sees it paused: then its state, asked for
-        since the fault was stored, shows no error any more. The next try must not wait.
+        Its state, asked for since the fault was known to be stored, shows no error any more. That
+        is so as well where it was paused before, and nobody saw that between two looks. The next
+        try must not wait.
         """
         fault_at = self._fault_at
+        if state is FeedState.WARNING and fault_at is None and self._shows_error:
+            self._fault_at = asked_at  # an earlier owner stored it, or the answer to us was lost
+            return False
         if fault_at is None or fault_at >= asked_at or state is not FeedState.NORMAL:
             return False
         self._fault_at, self._shows_error = None, False

@@ -173,6 +173,7 @@ def _run_claimed(
     def tell_fault(error: RowferryError, wait_s: float) -> None:
         diary.fault(error, wait_s)
         listener.on_fault(error, wait_s)
+        show_again(store, claim, error)
         cancel.look()
 
     supervisor = Supervisor(
@@ -205,6 +206,14 @@ def _run_claimed(
         loop.close()
         runner.close()
         spark.close()
+
+
+def show_again(store: MetaStore, claim: Claim, error: RowferryError) -> None:
+    """Show an error that lasts, where `resume` has taken it away since it was stored."""
+    with suppress(RowferryError):  # a meta database that is away has other worries
+        feed = store.feed(claim.changefeed)
+        if feed is not None and feed.state is FeedState.NORMAL:
+            settle_move(store, claim, Verb.FAULT, error)
 
 
 def _at_end(until: Until, loop: Loop) -> bool:

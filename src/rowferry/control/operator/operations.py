@@ -226,20 +226,19 @@ class Operations(RowOperations):
     def resume(self, changefeed: str, overwrite_checkpoint_ts: int | None = None) -> FeedRecord:
         """Let it run again, on the server that claims it first.
 
-        With `overwrite_checkpoint_ts` it goes on from there, as after `reset`. Running already:
-        nothing changes, and an overwrite is refused.
+        With `overwrite_checkpoint_ts` it goes on from there, as after `reset`. One that waits
+        after an error tries again at once. Running already: nothing changes. An overwrite is
+        refused for both.
         """
-        feed = self._feed(changefeed)
-        if _wants_to_run(feed.state):
-            if overwrite_checkpoint_ts is not None:
+        if overwrite_checkpoint_ts is not None:
+            state = self._feed(changefeed).state
+            if _wants_to_run(state):
                 raise IllegalMove(
-                    f"changefeed {changefeed} is {feed.state}: pause it before its checkpoint is "
+                    f"changefeed {changefeed} is {state}: pause it before its checkpoint is "
                     "overwritten"
                 )
-            return feed
-        if overwrite_checkpoint_ts is not None:
             self.reset(changefeed, commit_ts=overwrite_checkpoint_ts)
-        return self._moved(changefeed, Verb.RESUME, _wants_to_run)
+        return self._moved(changefeed, Verb.RESUME, _goes_on)
 
     def _moved(self, changefeed: str, verb: Verb, done: Callable[[FeedState], bool]) -> FeedRecord:
         """Change the state by a verb, unless that was done already."""
@@ -434,6 +433,11 @@ class Operations(RowOperations):
 
 def _wants_to_run(state: FeedState) -> bool:
     return state.runs or state is FeedState.PENDING
+
+
+def _goes_on(state: FeedState) -> bool:
+    """Return whether there is nothing to resume: no operator and no error keeps it waiting."""
+    return _wants_to_run(state) and state is not FeedState.WARNING
 
 
 def _with_table_id(subscribing: Subscribing | None, prepared: PreparedFeed) -> Subscribing | None:
