@@ -94,7 +94,7 @@ def wrong_codes(text: str) -> list[str]:
 def test_names_and_codes_exist(page: Path) -> None:
     text = page.read_text()
     # Files that the demonstration and a run write are paths, and tables downstream no modules.
-    others = r"`rowferry\.(?:owner|lock|progress|tmp|rowferry_\w+)/?`"
+    others = r"`rowferry\.(?:owner|lock|progress|changefeed|tmp|rowferry_\w+)/?`"
     assert lost_names(re.sub(others, "", text)) == []
     assert wrong_codes(text) == []
 

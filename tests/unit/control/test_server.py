@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from loop_kit import START, forget_scripted_source, register_scripted_source
+from loop_kit import SCRIPTS, START, forget_scripted_source, register_scripted_source
 from prometheus_client import generate_latest
 from server_kit import QUICK, WITHIN_S, Fleet, FragileStore
 
@@ -501,6 +501,27 @@ class PausedLooks:
 
     def paused(self) -> threading.Lock:
         return self._lock
+
+
+def test_a_namesake_of_another_meta_database_does_not_take_a_target_over(
+    fleet: Fleet, tmp_path: Path, new_database: Path
+) -> None:
+    """Both were made before one of them came to the directory: nothing was there to refuse."""
+    shutil.copy(new_database, tmp_path / "other.db")
+    other = Fleet(tmp_path, open_store(f"sqlite:///{tmp_path / 'other.db'}"))
+    fleet.create("one", 1, 2)
+    time.sleep(0.01)  # they are told apart by when they were made
+    other.create("one")
+    with fleet.member():
+        fleet.until_delivered("one")
+    with other.member():
+        other.until_state("one", FeedState.FAILED)
+    failed = other.feed("one")
+    assert failed.error_code == "RF-4004" and "of another meta database" in failed.error
+    with fleet.member():  # what was refused has changed nothing
+        SCRIPTS["one"].commit(3)
+        fleet.until_delivered("one")
+    other.store.close()
 
 
 def test_an_error_that_cannot_be_repeated_away_fails_it_for_good(

@@ -383,6 +383,7 @@ class Loop:
             micro_batch=state.micro_batch,
             continues=state.continues,
             captured=frozenset(v.written_as for v in captured),
+            made_ms=state.made_ms,
         )
         self._flow.sink.open(owner, state.sink_state)
         if self._flow.redo is not None:

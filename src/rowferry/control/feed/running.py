@@ -283,7 +283,7 @@ class Running:
             tell_progress=self._tell_progress,
             resnapshots=lambda: self.resnapshots,
         )
-        steps = ProvenSteps(loop, flow, Owner(self.id, self.claim.epoch))
+        steps = ProvenSteps(loop, flow, Owner(self.id, self.claim.epoch, made_ms=state.made_ms))
         supervisor = Supervisor(
             steps,
             move=self._move,

@@ -65,10 +65,11 @@ class Owners:
         try:
             pending = self._store.pending(feed.id)
             if pending is not None:
-                state = self._store.state(feed.id).sink_state
+                stored = self._store.state(feed.id)
+                state = stored.sink_state
                 if anew and state is not None:
                     state = nothing_delivered(state)
-                flow.sink.open(Owner(feed.id, claim.epoch), state)
+                flow.sink.open(Owner(feed.id, claim.epoch, made_ms=stored.made_ms), state)
                 if leaves_made and has_made_changes(self._store, feed.id, flow, pending):
                     return
                 discard(self._store, claim, flow, pending, f"{why}: rows may come again")

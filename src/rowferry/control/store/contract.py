@@ -147,6 +147,7 @@ class StoredState:
         versions: of every captured table, the version in force at the watermark and all later ones.
         sink_state: the sink's own state; None: it never gave one.
         continues: whether anything was published since it began, or was reset.
+        made_ms: when it was made.
     """
 
     position: dict[str, Any]
@@ -159,6 +160,7 @@ class StoredState:
     spec_version: int
     epoch: int
     continues: bool
+    made_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

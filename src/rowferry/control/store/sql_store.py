@@ -324,6 +324,7 @@ class SqlStore(WatchedStore):
                 spec_version=row.spec_version,
                 epoch=row.epoch,
                 continues=bool(row.published),
+                made_ms=row.created_at,
             )
 
     def position(self, changefeed: str) -> dict[str, Any]:

@@ -35,6 +35,8 @@ class Owner:
         captured: where it continues, the tables that are captured as far as it was delivered, as
             the target names them; others may be gone from there.
         newest: the number of the last micro-batch that the target can have; None: it is not known.
+        made_ms: when the changefeed was made; tells it from others of its name, of other meta
+            databases as well; 0: it is not known.
     """
 
     changefeed: str
@@ -44,6 +46,7 @@ class Owner:
     continues: bool = False
     captured: frozenset[TableId] = frozenset()
     newest: int | None = None
+    made_ms: int = 0
 
 
 class Sink(Protocol):

@@ -16,6 +16,7 @@ from rowferry.flow.sink.lake.layouts import LakeLayouts
 from rowferry.flow.sink.lake.partitioning import Value
 
 OF_OLD_ROW: Final = 1_000_000
+MARK: Final = "rowferry.changefeed"  # the property that says which changefeed has made a table
 # Lets its owner in, and keeps everybody else out as far as the storage can.
 Guard: TypeAlias = Callable[[], AbstractContextManager[Any]]
 
@@ -100,6 +101,27 @@ class CommitNote:
 def is_known(notes: Mapping[str, int], application: str) -> bool:
     """Return whether a table with these notes has anything of an application."""
     return application in notes or f"{application}/schema" in notes
+
+
+def foreign_words(owner: str, commits_of: str) -> str:
+    """Return what is known of a table that another changefeed, or none, has made; with a cure.
+
+    `owner` is what its mark says, `commits_of` whose commits it has; empty: nothing.
+    """
+    if owner:
+        return f"belongs to changefeed {owner!r}"
+    if commits_of:
+        return (
+            f"has commits of changefeed {commits_of!r}, and has lost the property {MARK} that "
+            f"says so; set it to {commits_of!r} again if nobody else has changed the table"
+        )
+    return "was not made by a changefeed"
+
+
+def noted_changefeed(notes: Mapping[str, int]) -> str:
+    """Return the changefeed that a table has counted commits of; empty: of none."""
+    parts = (name.split("/") for name in notes)
+    return next((p[1] for p in parts if p[0] == "rowferry" and len(p) > 2), "")
 
 
 def is_another(dropped: str, table: TableSchema) -> bool:

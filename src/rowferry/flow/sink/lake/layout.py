@@ -19,10 +19,15 @@ from urllib.parse import quote
 from rowferry.change.table import TableId
 from rowferry.errors import SinkDamaged
 from rowferry.flow.sink.storage.files import Files
-from rowferry.flow.sink.storage.paths import database_directory, escape, unescape
+from rowferry.flow.sink.storage.paths import (
+    LAKE_PROGRESS,
+    database_directory,
+    escape,
+    unescape,
+)
 from rowferry.moment import moment
 
-PROGRESS: Final = "rowferry.progress"
+PROGRESS: Final = LAKE_PROGRESS
 OWN_FILES: Final = "rowferry."
 _SIGN: Final = "@"
 _PROGRESS_KEYS: Final = (

@@ -69,7 +69,7 @@ class LakeSink(SegmentDefaults, ABC):
         self._lake = LakeColumns(options.mode, options.zero_date)
         self._files = self.files_of(spec, files.worker_count, files.fsync)
         self.counts = self._files.counts
-        self._ownership = Ownership(self._files)
+        self._ownership = Ownership(self._files, self._table_of)
         self._task_files = TaskFiles(self._files, self._ownership, self._lake, self.EMPTY_IS_NULL)
         layouts = LakeLayouts(
             TableLayouts(spec, options.layouts), options.target_file_size, self.HAS_TRANSFORMS
@@ -132,6 +132,7 @@ class LakeSink(SegmentDefaults, ABC):
 
         Raises:
             BadLayout: a table cannot have the partitions that its rule asks for.
+            SinkOwned: a table is there that this changefeed has not made, as far as can be told.
         """
         seen: dict[str, TableId] = {}
         for table in tables:
@@ -145,7 +146,17 @@ class LakeSink(SegmentDefaults, ABC):
                     "where rows of equal keys replace each other; correct the routing rules, or "
                     "set sink.lake.mode = 'changelog'"
                 )
-            self._target(directory).check(self._changefeed)
+            target = self._target(directory)
+            target.check(self._changefeed)
+            if target.exists():
+                self._ownership.require_mark(self.tables().shown(directory))
+
+    def _table_of(self, changefeed: str) -> str | None:
+        """Return a table that a changefeed of this name has made; None: there is none."""
+        tables = self.tables()
+        own = (d for d in tables.directories() if self.target_at(d).owner() == changefeed)
+        first = next(own, None)
+        return None if first is None else tables.shown(first)
 
     def open(self, owner: Owner, state: dict[str, Any] | None) -> None:
         """Claim the prefix; older epochs can commit nothing from here on.

@@ -100,11 +100,13 @@ class OwnerMark:
 
     def content(self) -> bytes:
         """Return the file's content; `read` reads it back."""
-        form = {
+        form: dict[str, object] = {
             "changefeed": self.owner.changefeed,
             "epoch": self.owner.epoch,
             "discards": self.discards,
         }
+        if self.owner.made_ms:
+            form["made"] = self.owner.made_ms
         return json.dumps(form, ensure_ascii=False).encode()
 
     @classmethod
@@ -116,13 +118,18 @@ class OwnerMark:
         """
         form = _object(content) or {}
         changefeed, epoch = form.get("changefeed"), form.get("epoch")
-        discards = form.get("discards", 0)
-        if not isinstance(changefeed, str) or type(epoch) is not int or type(discards) is not int:
+        discards, made_ms = form.get("discards", 0), form.get("made", 0)
+        if (
+            not isinstance(changefeed, str)
+            or type(epoch) is not int
+            or type(discards) is not int
+            or type(made_ms) is not int
+        ):
             raise SinkDamaged(
                 f"{shown} does not say which changefeed writes here; if no other one does, put "
                 '{"changefeed": "<its id>", "epoch": 0} into it, then resume'
             )
-        return cls(Owner(changefeed, epoch), discards)
+        return cls(Owner(changefeed, epoch, made_ms=made_ms), discards)
 
 
 def _object(content: bytes) -> dict[str, object] | None:

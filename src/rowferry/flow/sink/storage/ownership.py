@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -17,7 +17,13 @@ from rowferry.errors import (
 from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.storage.files import Files, Stored, walk
 from rowferry.flow.sink.storage.index_file import OwnerMark
-from rowferry.flow.sink.storage.paths import METADATA, OWNER, Metadata, SchemaFile
+from rowferry.flow.sink.storage.paths import (
+    LAKE_PROGRESS,
+    METADATA,
+    OWNER,
+    Metadata,
+    SchemaFile,
+)
 from rowferry.moment import moment
 
 _TRIES = 10
@@ -35,8 +41,16 @@ class Ownership:
     begun before succeeds; and numbers of discarded plans stay taken, by empty files.
     """
 
-    def __init__(self, files: Files) -> None:
+    def __init__(
+        self, files: Files, table_of: Callable[[str], str | None] = lambda changefeed: None
+    ) -> None:
+        """Watch over a prefix.
+
+        `table_of` returns a table at the target that a changefeed of a name has made, as users
+        know it; None: there is none. It is asked where no mark tells whose the prefix is.
+        """
         self._files = files
+        self._table_of = table_of
         self._owner: Owner | None = None
 
     def probe(self, owner: Owner) -> None:
@@ -70,6 +84,8 @@ class Ownership:
                 mark = self._parse(stored.data) if stored else None
                 if mark is None:
                     self._refuse_foreign_content()
+                    if (table := self._table_of(owner.changefeed)) is not None:
+                        raise self._unmarked(table)
                     self._files.check_compares()
                     mark = OwnerMark(owner)
                 self._refuse_other_changefeed(mark, owner)
@@ -79,6 +95,15 @@ class Ownership:
                     self._owner = owner
                     return stored is None
         raise SinkUnavailable(f"{self._files.shown(OWNER)} is changed by others all the time")
+
+    def require_mark(self, table: str) -> None:
+        """Raise SinkOwned if nothing tells whose a table is but the name of a changefeed.
+
+        Other meta databases may have a changefeed of that name.
+        """
+        moment("look for owner mark")
+        if self._read() is None:
+            raise self._unmarked(table)
 
     @contextmanager
     def fenced(self) -> Iterator[OwnerMark]:
@@ -97,9 +122,10 @@ class Ownership:
         if stored is None:
             raise owner_lost(self._files)
         mark = self._parse(stored.data)
-        if mark.owner.changefeed != owner.changefeed:
+        if mark.owner.changefeed != owner.changefeed or _is_namesake(mark, owner):
             raise Fenced(
                 f"{self._files.shown('')} now belongs to changefeed {mark.owner.changefeed!r}"
+                + (" of another meta database" if _is_namesake(mark, owner) else "")
             )
         self._refuse_newer(mark, owner)
         return mark, stored
@@ -167,6 +193,12 @@ class Ownership:
                 f"another sink URI for {owner.changefeed!r}, or remove that changefeed and delete "
                 "the directory"
             )
+        if _is_namesake(mark, owner):
+            raise SinkOwned(
+                f"{self._files.shown('')} belongs to another changefeed {owner.changefeed!r}, of "
+                "another meta database or of earlier; choose another sink URI or delete the "
+                "directory"
+            )
 
     def _refuse_newer(self, mark: OwnerMark, owner: Owner) -> None:
         if mark.owner.epoch > owner.epoch:
@@ -176,6 +208,8 @@ class Ownership:
             )
 
     def _refuse_foreign_content(self) -> None:
+        if self._files.exists(LAKE_PROGRESS):
+            raise self._unmarked(self._files.shown(LAKE_PROGRESS))
         foreign = METADATA if self._files.exists(METADATA) else None
         if foreign is None:
             known_files = (
@@ -188,6 +222,19 @@ class Ownership:
                 f"({self._files.shown(foreign)}); choose an empty directory, or restore {OWNER} "
                 "if it is this changefeed's own"
             )
+
+    def _unmarked(self, place: str) -> SinkOwned:
+        return SinkOwned(
+            f"{place} was written by a changefeed, and {self._files.shown(OWNER)}, which says by "
+            "which one, is gone; choose another sink URI, or delete all lake tables there, or "
+            "restore that file if they are this changefeed's own"
+        )
+
+
+def _is_namesake(mark: OwnerMark, owner: Owner) -> bool:
+    """Return whether a mark with an owner's name is certainly not its own."""
+    theirs, ours = mark.owner.made_ms, owner.made_ms
+    return mark.owner.changefeed == owner.changefeed and 0 not in (theirs, ours) and theirs != ours
 
 
 def owner_lost(files: Files) -> TargetLost:

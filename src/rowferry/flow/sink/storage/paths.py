@@ -28,6 +28,7 @@ INDEX_NAME = "CDC.index"
 OWNER = "rowferry.owner"
 LOCK = "rowferry.lock"
 STAGING = "rowferry.tmp"
+LAKE_PROGRESS = "rowferry.progress"  # of lake tables, which are at no path of this layout
 
 _EMPTY = "%00"  # no name holds U+0000, so it can stand for the empty one
 _WHOLE = frozenset({".", "..", META})

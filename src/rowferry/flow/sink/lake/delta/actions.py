@@ -9,13 +9,13 @@ from typing import Any, Final
 from uuid import NAMESPACE_URL, uuid5
 
 from rowferry.change.table import TableSchema
-from rowferry.flow.sink.lake.commit import CommitNote, NewFile
+from rowferry.flow.sink.lake.commit import MARK, CommitNote, NewFile
 from rowferry.flow.sink.lake.delta.log import TableState
 from rowferry.flow.sink.lake.delta.partition_values import FILE_SIZE, PARTITION_BY
 from rowferry.flow.sink.lake.partitioning import FileLayout
 from rowferry.flow.sink.lake.stored_columns import NUMBERINGS, StoredColumns
 
-CHANGEFEED, DROPPED = "rowferry.changefeed", "rowferry.dropped"
+CHANGEFEED, DROPPED = MARK, "rowferry.dropped"
 Action = dict[str, Any]
 _TIGHT: Final = re.compile(r'"tightBounds"\s*:\s*true')  # no column of ours holds truth values
 

@@ -21,8 +21,10 @@ from rowferry.flow.sink.lake.commit import (
     Guard,
     NewFile,
     TargetSettings,
+    foreign_words,
     is_another,
     is_known,
+    noted_changefeed,
     require_delivered,
 )
 from rowferry.flow.sink.lake.delta.actions import (
@@ -126,7 +128,7 @@ class DeltaTarget:
             return
         owner = state.configuration.get(CHANGEFEED)
         if owner != changefeed:
-            whose = f"belongs to changefeed {owner!r}" if owner else "was not made by a changefeed"
+            whose = foreign_words(owner or "", noted_changefeed(state.transactions))
             raise SinkOwned(
                 f"{self._log.shown} is a Delta table that {whose}; choose another sink URI, give "
                 "the table another name by a routing rule, or delete the table"

@@ -19,12 +19,13 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.typedef import Record
 
 from rowferry.errors import RowferryError, SinkDamaged, TargetUnfit
+from rowferry.flow.sink.lake.commit import MARK, noted_changefeed
 from rowferry.flow.sink.lake.iceberg.catalog import IcebergCatalog
 from rowferry.flow.sink.lake.iceberg.partition_spec import PARTITION_BY, has_layout
 from rowferry.flow.sink.lake.partitioning import FileLayout
 from rowferry.flow.sink.lake.stored_columns import NUMBERINGS, StoredColumns
 
-CHANGEFEED, DROPPED, COLUMNS = "rowferry.changefeed", "rowferry.dropped", "rowferry.columns"
+CHANGEFEED, DROPPED, COLUMNS = MARK, "rowferry.dropped", "rowferry.columns"
 MAX_COLUMN, MODE, KEY = "rowferry.max-column-id", "rowferry.mode", "rowferry.key"
 NOTE: Final = "rowferry.txn."  # then a name: how far it is
 _FORMAT: Final = 2
@@ -257,3 +258,13 @@ def row_snapshots(
         if about.get(CHANGEFEED) == changefeed and number in micro_batches:
             snapshots.setdefault(number, str(snapshot.snapshot_id))
     return snapshots
+
+
+def committer(state: IcebergState) -> str:
+    """Return the changefeed that has committed to a table, by its notes or snapshots; empty: none.
+
+    Others who set the table's properties anew may have taken the notes away.
+    """
+    summaries = (s.summary for s in state.metadata.snapshots if s.summary is not None)
+    names = (summary.get(CHANGEFEED) for summary in summaries)
+    return noted_changefeed(state.notes) or next(filter(None, names), "")

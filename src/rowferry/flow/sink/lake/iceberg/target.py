@@ -17,6 +17,7 @@ from rowferry.flow.sink.lake.commit import (
     Guard,
     NewFile,
     TargetSettings,
+    foreign_words,
     is_another,
     is_known,
     require_delivered,
@@ -40,6 +41,7 @@ from rowferry.flow.sink.lake.iceberg.state import (
     IcebergFile,
     IcebergState,
     StateReader,
+    committer,
     row_snapshots,
 )
 from rowferry.flow.sink.lake.iceberg.types import field_ids, has_columns
@@ -132,7 +134,7 @@ class IcebergTarget:
             return
         owner = state.properties.get(CHANGEFEED)
         if owner != changefeed:
-            whose = f"belongs to changefeed {owner!r}" if owner else "was not made by a changefeed"
+            whose = foreign_words(owner or "", committer(state))
             raise SinkOwned(
                 f"{self.shown} {whose}; choose another catalog or prefix, give the table another "
                 "name by a routing rule, or drop the table"
