@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from mysql_sink_kit import Scene, scene_of
+from test_tasks_side_by_side import assert_one_is_refused
 from test_types_arrive import COLUMNS, KEYED, KEYS, without_a_key
 
 from rowferry.errors import (
@@ -20,7 +22,8 @@ from rowferry.errors import (
 )
 from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.mysql.ledger import Ledger
-from rowferry.flow.sink.mysql.session import Session, connect
+from rowferry.flow.sink.mysql.session import Session, StatementRefused, connect
+from rowferry.flow.sink.sql.ledger import LaneNote, LanePlace
 from rowferry.mysql.session import Flavour, Login, connected, facts
 from rowferry.testing.servers import MariaDb, Server, TiDb
 
@@ -176,6 +179,45 @@ def test_the_fence_holds_until_a_transaction_ends(session: Session, tidb_server:
             session.run(b"UPDATE fence_meta.rowferry_fence SET epoch = 7")
     finally:
         other.close()
+
+
+@pytest.fixture
+def lane(tidb_server: TiDb) -> str:
+    """A database for a table without a key."""
+    tidb_server.script(
+        "DROP DATABASE IF EXISTS lane", "DROP DATABASE IF EXISTS lane_meta", "CREATE DATABASE lane"
+    )
+    return "lane"
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+def test_two_transactions_of_a_lane_at_once(
+    tidb_server: TiDb, lane: str, end: str, is_first: bool
+) -> None:
+    assert_one_is_refused(tidb_server, lane, end, is_first, joined=True)
+
+
+@pytest.mark.parametrize("since", [None, LanePlace(1, 0, 0, 5)])
+def test_two_optimistic_transactions_of_a_lane_at_once(
+    session: Session, tidb_server: TiDb, lane: str, since: LanePlace | None
+) -> None:
+    """As where a proxy has them so: none waits, and whoever ends later is refused."""
+    ledger, insert = Ledger("lane_meta", "feed"), f"INSERT INTO {lane}.bare VALUES (1)".encode()
+    note = LaneNote("lane", LanePlace(1, 0, 0, 10), since)
+    with closing(connect(login_of(tidb_server), for_rows=True)) as other:
+        ledger.claim(session, Owner("feed", 7))
+        session.run(f"CREATE TABLE {lane}.bare (n int)".encode())
+        if since is not None:
+            session.run(*ledger.note_delivered(LaneNote("lane", since, None)))
+        for one in (session, other):
+            one.run(b"SET tidb_txn_mode = 'optimistic'")
+        ledger.begin(session, 7)
+        session.run(insert, *ledger.note_delivered(note))
+        ledger.within(other, 7, 1, [insert], True, note)
+        with pytest.raises(StatementRefused):
+            session.run(b"COMMIT")
+        assert other.ask(f"SELECT COUNT(*) FROM {lane}.bare") == [("1",)]
 
 
 @pytest.mark.parametrize("role", ["PRIMARY", "SECONDARY"])

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from postgresql_kit import Scene
 
+from late_task import LateTask
 from patience import until_it_fails
 from rowferry.downstream.redo.apply import apply, find_log
 from rowferry.errors import (
@@ -27,6 +28,7 @@ from rowferry.flow.sink.postgresql.transactions import MergeTransactions
 from rowferry.flow.sink.sql.session import Tries
 from rowferry.moment import watched
 from rowferry.secrets.sources import NO_STORE
+from rowferry.spark.job import InProcessRunner
 from rowferry.spec.uri import Uri
 
 
@@ -139,6 +141,33 @@ def test_a_task_that_was_given_up_writes_no_row_without_a_key_twice(
     until_it_fails(feed, "another task writes them")
     feed.catch_up()
     assert scene.pg("SELECT n FROM $.bare ORDER BY n") == [(1,), (2,)]
+
+
+def test_a_task_of_a_published_micro_batch_sets_nothing_back(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it brings is older than what is there; of rows without a key no note is left."""
+    scene.sql("CREATE TABLE bare (n int)", "CREATE TABLE t (id int PRIMARY KEY, n int)")
+    scene.sql("INSERT INTO t VALUES (1, 1)")
+    feed = scene.feed(config="force-replicate = true")
+    feed.catch_up()
+    whole = InProcessRunner.run
+    with LateTask("apply rows (PostgreSQL)") as late:
+
+        def run(self: InProcessRunner, *work: Any) -> Any:
+            late(lambda: whole(self, *work))
+            return whole(self, *work)
+
+        scene.sql("INSERT INTO bare VALUES (7)", "UPDATE t SET n = 2")
+        monkeypatch.setattr(InProcessRunner, "run", run)
+        with watched(late.holds):
+            feed.catch_up()
+            for value in (3, 4):
+                scene.sql(f"UPDATE t SET n = {value}")
+                feed.catch_up()
+            assert "since this task began" in str(late.go_on())
+    assert scene.pg("SELECT n FROM $.bare") == [(7,)]
+    assert scene.pg("SELECT n FROM $.t") == [(4,)]
 
 
 def test_rows_without_a_key_are_found_beside_a_column_that_is_computed(scene: Scene) -> None:

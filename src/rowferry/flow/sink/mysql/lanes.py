@@ -25,12 +25,12 @@ from rowferry.flow.sink.mysql.options import MySqlSettings
 from rowferry.flow.sink.mysql.session import Session, Sessions, StatementRefused
 from rowferry.flow.sink.mysql.statements import Limits, Put, SqlStatement
 from rowferry.flow.sink.mysql.transactions import Transactions
-from rowferry.flow.sink.sql.ledger import LanePlace
+from rowferry.flow.sink.sql.ledger import LaneNote, LanePlace
+from rowferry.flow.sink.sql.noted_lanes import NotedLanes
 from rowferry.flow.sink.sql.windows import frames_of
 from rowferry.moment import moment
 
 _HELD_BYTES: Final = 64 << 20
-_ALL: Final = 1 << 62  # more rows than a segment has
 _BY_TS: Final = -1  # instead of a packet's number: a commit-ts says how far it came
 _NO_TS: Final = (1 << 63) - 1  # above every commit-ts: the whole segment
 _LATER: Final = 1 << 64
@@ -47,15 +47,19 @@ class Lanes:
         limits: Limits,
         workers: int,
         how: Put,
+        since: int,
     ) -> None:
+        """Apply through `sessions`; `since` is what was published when the task began."""
         self._settings, self._ledger, self._sessions = settings, ledger, sessions
-        self._limits, self._workers, self._how = limits, workers, how
-        self._transactions = Transactions(settings, ledger, sessions)
+        self._limits, self._workers, self._how, self._since = limits, workers, how, since
+        self._transactions = Transactions(settings, ledger, sessions, since=since)
+        self._noted: NotedLanes[Session] | None = None
+        if settings.options.exactly_once:
+            self._noted = NotedLanes(ledger, sessions)
 
     def deliver(self, packets: Iterator[Packet]) -> None:
         """Apply all packets; on return they are durable."""
         lanes: dict[str, _Lane] = {}
-        known: dict[int, dict[str, LanePlace]] = {}
 
         def work(packet: Packet, stop: threading.Event) -> None:
             lanes[_name(packet)].take(packet, stop)
@@ -63,10 +67,11 @@ class Lanes:
         def met() -> Iterator[Packet]:
             for packet in packets:
                 if _name(packet) not in lanes:
-                    done = self._done(packet, known)
-                    lanes[_name(packet)] = self._lane(_name(packet), done)
+                    lanes[_name(packet)] = self._lane(_name(packet))
                 yield packet
 
+        if self._noted is not None:
+            self._noted.read()  # before lanes go side by side
         try:
             in_lanes(met(), _name, self._workers, work)
             for lane in lanes.values():
@@ -75,7 +80,7 @@ class Lanes:
             for lane in lanes.values():
                 lane.close()
 
-    def _lane(self, name: str, done: LanePlace | None) -> _Lane:
+    def _lane(self, name: str) -> _Lane:
         return _Lane(
             name,
             self._settings,
@@ -84,21 +89,9 @@ class Lanes:
             self._limits,
             self._transactions,
             self._how,
-            done,
+            self._noted,
+            self._since,
         )
-
-    def _done(self, packet: Packet, known: dict[int, dict[str, LanePlace]]) -> LanePlace | None:
-        """Return how far a lane came before; None: nowhere, or nobody noted it."""
-        if not self._settings.options.exactly_once or not packet.topic.exact:
-            return None
-        number = packet.micro_batch
-        if number not in known:
-            with self._sessions.one() as session:
-                try:
-                    known[number] = self._ledger.delivered(session, number)
-                except StatementRefused as err:
-                    raise err.as_error("how far lanes have come") from err
-        return known[number].get(_name(packet))
 
 
 def _name(packet: Packet) -> str:
@@ -117,11 +110,12 @@ class _Lane:
         limits: Limits,
         transactions: Transactions,
         how: Put,
-        done: LanePlace | None,
+        noted: NotedLanes[Session] | None,
+        since: int,
     ) -> None:
         self._name, self._settings, self._ledger = name, settings, ledger
         self._sessions, self._limits, self._transactions = sessions, limits, transactions
-        self._how, self._done = how, done
+        self._how, self._noted, self._since = how, noted, since
         self._held: list[RowFrame] = []  # with atomicity: of segments that share transactions
         self._bytes = self._epoch = 0
         self._at: Packet | None = None
@@ -153,10 +147,7 @@ class _Lane:
             self._end_open(self._place(_NO_TS))
         else:
             for frames, last_ts in _by_commits(self._held, self._limits.rows):
-                statements = self._statements(frames)
-                self._transactions.apply(
-                    statements, self._epoch, stop, self._noted(self._place(last_ts))
-                )
+                self._apply(frames, self._place(last_ts), stop)
         self._held, self._bytes, self._at = [], 0, None
 
     def close(self) -> None:
@@ -175,22 +166,14 @@ class _Lane:
         """
         at, came = (packet.micro_batch, packet.segment), self._came
         before = came.rows if at == (came.micro_batch, came.segment) else 0
-        done = self._done_rows(packet)
+        done = 0 if self._noted is None else self._noted.rows_done(packet, self._name)
         for frame in frames_of(packet):
             start = min(max(done - before, 0), len(frame))
             for begin in range(start, len(frame), self._limits.rows):
                 end = min(begin + self._limits.rows, len(frame))
-                statements = self._statements([frame.slice(begin, end)])
-                noted = self._noted(LanePlace(*at, 0, before + end))
-                self._transactions.apply(statements, self._epoch, stop, noted)
+                self._apply([frame.slice(begin, end)], LanePlace(*at, 0, before + end), stop)
             before += len(frame)
         self._came = LanePlace(*at, 0, before)
-
-    def _done_rows(self, packet: Packet) -> int:
-        """Return how many rows of a packet's segment an earlier run made durable."""
-        if self._done is None or not packet.topic.exact or packet.segment > self._done.segment:
-            return 0
-        return self._done.rows if packet.segment == self._done.segment else _ALL
 
     # --- whole transactions -----------------------------------------------------------------------
 
@@ -203,8 +186,8 @@ class _Lane:
 
     def _not_done(self, frame: RowFrame, packet: Packet) -> RowFrame:
         """Return the part of a frame that no earlier run made durable."""
-        done = self._done
-        if done is None or not packet.topic.exact or _end_of(packet) > done.segment:
+        done = None if self._noted is None else self._noted.done(packet, self._name)
+        if done is None or _end_of(packet) > done.segment:
             return frame
         if _end_of(packet) < done.segment:
             return frame.slice(0, 0)
@@ -217,7 +200,7 @@ class _Lane:
         if self._open is None:
             self._open = self._sessions.take()
             try:
-                self._ledger.begin(self._open, self._epoch)
+                self._ledger.begin(self._open, self._epoch, since=self._since)
             except StatementRefused as err:
                 raise err.as_error("the fence") from err
         for statement in self._statements(self._held):
@@ -232,19 +215,32 @@ class _Lane:
         moment("commit held rows")
         if self._open is None:
             return
+        note = self._note(place)
         try:
-            self._open.run(*self._noted(place), b"COMMIT")
+            self._open.run(*self._ledger.note_delivered(note), b"COMMIT")
         except StatementRefused as err:
+            self._open.rollback()
+            if note is not None:
+                self._ledger.check_noted(self._open, note)
             raise err.as_error("the end of a transaction") from err
+        self._moved(note)
         self._sessions.give(self._open)
         self._open = None
 
     # --- both -------------------------------------------------------------------------------------
 
-    def _noted(self, place: LanePlace) -> tuple[bytes, ...]:
-        if not self._settings.options.exactly_once:
-            return ()
-        return (self._ledger.note_delivered(self._name, place),)
+    def _apply(self, frames: list[RowFrame], place: LanePlace, stop: threading.Event) -> None:
+        """Make rows durable that end at a place."""
+        note = self._note(place)
+        self._transactions.apply(self._statements(frames), self._epoch, stop, note)
+        self._moved(note)
+
+    def _note(self, place: LanePlace) -> LaneNote | None:
+        return None if self._noted is None else self._noted.note(self._name, place)
+
+    def _moved(self, note: LaneNote | None) -> None:
+        if self._noted is not None:
+            self._noted.moved(note)
 
     def _statements(self, frames: list[RowFrame]) -> list[SqlStatement]:
         return one_transaction(

@@ -9,7 +9,7 @@ from rowferry.change.own_tables import DELIVERED, FENCE, MARK, SCHEMA_CHANGES
 from rowferry.flow.encode.sql_rows.frame import quoted
 from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.mysql.session import Session, StatementRefused
-from rowferry.flow.sink.sql.ledger import LanePlace, SqlLedger
+from rowferry.flow.sink.sql.ledger import LaneNote, SqlLedger
 from rowferry.moment import moment
 
 _NAME: Final = "VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL"
@@ -84,55 +84,73 @@ class Ledger(SqlLedger[Session]):
 
     # --- the fence --------------------------------------------------------------------------------
 
-    def begin(self, session: Session, epoch: int, slot: int = 0) -> list[tuple[Any, ...]]:
+    def begin(
+        self, session: Session, epoch: int, slot: int = 0, *, since: int | None = None
+    ) -> list[tuple[Any, ...]]:
         """Begin a transaction that ends before anybody else can claim the changefeed.
 
-        Returns what the fence says, as `raise_fence` does.
+        Returns what the fence says, as `raise_fence` does. `since` is the micro-batch that was
+        `published` when the task began; None: it may be another one now.
 
         Raises:
             Fenced: somebody has claimed it.
-            Refused, SinkUnavailable: as `Session.run`.
+            Refused: as `Session.run`.
+            SinkUnavailable: another micro-batch was published meanwhile, and as `Session.run`.
         """
         moment("begin downstream")
         facts = session.facts
-        fence = self._fence(slot % facts.fence_slots, "epoch, commit_ts, micro_batch")
-        rows = session.begin(f"{fence} {facts.lock}".encode())
-        self.judge_fence(session, rows, epoch)
+        rows = session.begin(f"{self._fence(slot % facts.fence_slots)} {facts.lock}".encode())
+        self.judge_fence(session, rows, epoch, since)
         if self._marks:
             session.run(*self._mark())
         return rows
 
     def within(
-        self, session: Session, epoch: int, slot: int, texts: Sequence[bytes], joined: bool
+        self,
+        session: Session,
+        epoch: int,
+        slot: int,
+        texts: Sequence[bytes],
+        joined: bool,
+        note: LaneNote | None = None,
+        since: int | None = None,
     ) -> None:
-        """Run statements in a transaction that begins as `begin` says; where `joined`, in one go.
+        """Run statements as a transaction that begins as `begin` says; where `joined`, in one go.
+
+        Its last statement is `note`, if there is one.
 
         Raises:
             Fenced: somebody has claimed the changefeed; nothing was written.
             Refused: the server refuses one of them; nothing of it stays.
-            SinkUnavailable: as `Session.run`.
+            SinkUnavailable: another task has done what this one does, and nothing of it stays; and
+                as `Session.run`.
         """
+        texts = (*texts, *self.note_delivered(note), b"COMMIT")
         moment("apply rows")
         try:
             if joined and session.facts.judges_fence:
-                session.run(b"BEGIN", self._judgement(epoch), *self._mark(), *texts)
+                session.run(b"BEGIN", self._judgement(epoch, since), *self._mark(), *texts)
             else:
-                self.begin(session, epoch, slot)
+                self.begin(session, epoch, slot, since=since)
                 session.run(*texts, joined=joined)
             moment("rows applied")
         except StatementRefused:
             session.rollback()
             # Whatever it was, the fence explains it better.
-            self.check(session.ask(self._fence(0)), epoch)
+            self.check(session.ask(self._fence(0)), epoch, since)
+            if note is not None:
+                self.check_noted(session, note)
             raise
 
-    def _judgement(self, epoch: int) -> bytes:
+    def _judgement(self, epoch: int, since: int | None) -> bytes:
         """Return a statement that reads the fence under a lock and fails where it is another's."""
-        judged = f"IF(MAX(epoch) <=> {epoch}, {epoch}, EXP(1000 + (MAX(epoch) IS NULL)))"
+        # 0: see `check`.
+        same = "" if since is None else f" AND MAX(micro_batch) IN (0, {since})"
+        judged = f"IF(MAX(epoch) <=> {epoch}{same}, {epoch}, EXP(1000 + (MAX(epoch) IS NULL)))"
         row = self._fence(0, judged)
         return f"SET @rowferry_epoch = ({row} LOCK IN SHARE MODE)".encode()
 
-    def _fence(self, slot: int, wanted: str = "epoch") -> str:
+    def _fence(self, slot: int, wanted: str = "epoch, commit_ts, micro_batch") -> str:
         return (
             f"SELECT {wanted} FROM {self.name(FENCE)} WHERE changefeed = {self._feed} "
             f"AND slot = {slot}"
@@ -153,12 +171,29 @@ class Ledger(SqlLedger[Session]):
 
     # --- lanes ------------------------------------------------------------------------------------
 
-    def note_delivered(self, lane: str, place: LanePlace) -> bytes:
-        """Return the statement that notes how far a lane has come."""
+    def note_delivered(self, note: LaneNote | None) -> tuple[bytes, ...]:
+        """Return the statements that note how far a lane has come.
+
+        One of them fails where the lane was moved by somebody else. It waits for who is about to
+        do so: then it sees what was committed, or, in an optimistic transaction of TiDB, COMMIT
+        fails. None: there is nothing to note.
+        """
+        if note is None:
+            return ()
+        lane, place, since = _literal(note.lane), note.place, note.since
         values = f"{place.micro_batch}, {place.segment}, {place.packet}, {place.rows}"
-        return (
-            f"REPLACE INTO {self.name(DELIVERED)} VALUES ({self._feed}, {_literal(lane)}, {values})"
-        ).encode()
+        if since is None:
+            insert = f"INSERT INTO {self.name(DELIVERED)} VALUES ({self._feed}, {lane}, {values})"
+            return (insert.encode(),)
+        update = (
+            f"UPDATE {self.name(DELIVERED)} SET micro_batch = {place.micro_batch}, segment = "
+            f"{place.segment}, packet = {place.packet}, packet_rows = {place.rows} WHERE "
+            f"changefeed = {self._feed} AND lane = {lane} AND micro_batch = {since.micro_batch} "
+            f"AND segment = {since.segment} AND packet = {since.packet} AND packet_rows = "
+            f"{since.rows}"
+        )
+        # A row that is changed at all counts once, whether found or changed ones are counted.
+        return update.encode(), b"SET @rowferry_lane = EXP(1000 * (ROW_COUNT() <> 1))"
 
     def forget_delivered(self, below: int | None = None, above: int | None = None) -> bytes:
         """Return the statement that removes what lanes noted, of some micro-batches or of all."""

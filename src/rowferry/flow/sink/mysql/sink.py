@@ -247,6 +247,10 @@ class MySqlSink(SqlSink[Session]):
 
         with self._sessions.one() as session:
             facts = session.facts
+            try:
+                since = self._ledger.published(session)
+            except StatementRefused as err:
+                raise err.as_error("what is published") from err
         how = self._how
         if facts.flavour is Flavour.TIDB and how is upserting:
             how = upserting_on_tidb
@@ -254,9 +258,11 @@ class MySqlSink(SqlSink[Session]):
         limits = Limits(self._settings.options.max_txn_row, facts.statement_bytes // 2)
         way: Lanes | Windows
         if self._settings.in_lanes:
-            way = Lanes(self._settings, self._ledger, self._sessions, limits, workers, how)
+            way = Lanes(self._settings, self._ledger, self._sessions, limits, workers, how, since)
         else:
-            transactions = Transactions(self._settings, self._ledger, self._sessions, self.refused)
+            transactions = Transactions(
+                self._settings, self._ledger, self._sessions, self.refused, since
+            )
             way = Windows(transactions, limits, workers, how)
         try:
             way.deliver(all_of_them())

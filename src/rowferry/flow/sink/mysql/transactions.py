@@ -18,6 +18,7 @@ from rowferry.flow.sink.mysql.ledger import Ledger
 from rowferry.flow.sink.mysql.options import MySqlSettings
 from rowferry.flow.sink.mysql.session import Session, Sessions, StatementRefused
 from rowferry.flow.sink.mysql.statements import SqlStatement
+from rowferry.flow.sink.sql.ledger import LaneNote
 from rowferry.flow.sink.sql.session import Tries
 from rowferry.moment import moment
 from rowferry.mysql.refusals import DUPLICATE
@@ -32,13 +33,16 @@ class Transactions:
         ledger: Ledger,
         sessions: Sessions,
         refused: RefusedRows | None = None,
+        since: int | None = None,
     ) -> None:
         """Apply through `sessions`; rows that are refused are noted in `refused`, if there is one.
 
         Then a transaction with such a row leaves nothing, and `apply` returns all the same: the
-        plan is carried out again without the row.
+        plan is carried out again without the row. `since` is the micro-batch that was published
+        when the task began, as `Ledger.begin` has it.
         """
         self._ledger, self._sessions, self._refused = ledger, sessions, refused
+        self._since = since
         self._joined = settings.options.multi_stmt_enable
         self._slots = count()
 
@@ -47,9 +51,9 @@ class Transactions:
         statements: Sequence[SqlStatement],
         epoch: int,
         stop: threading.Event,
-        more: Sequence[bytes] = (),
+        note: LaneNote | None = None,
     ) -> None:
-        """Apply statements in their order, and `more` after them, in one transaction.
+        """Apply statements in their order, and `note` after them, in one transaction.
 
         On return: all of it is durable. On raise: nothing of it is there, unless only the answer
         to COMMIT was lost. `stop` ends the waiting between tries.
@@ -58,12 +62,12 @@ class Transactions:
             Fenced: the changefeed belongs to somebody else.
             RowRejected: the downstream refuses a row or the table; the text names it.
             SinkUnwritable: a privilege is missing.
-            SinkUnavailable: it does not answer, or locks cannot be had.
+            SinkUnavailable: it does not answer, locks cannot be had, or another task has done it.
         """
         tries, mended = Tries(self._sessions.counts), False
         while True:
             tries.begin()
-            refusal = self._attempt(statements, epoch, more)
+            refusal = self._attempt(statements, epoch, note)
             if refusal is None:
                 return
             if refusal.number == DUPLICATE and any(s.replaced for s in statements):
@@ -85,12 +89,12 @@ class Transactions:
             raise self._worded(statements, refusal)
 
     def _attempt(
-        self, statements: Sequence[SqlStatement], epoch: int, more: Sequence[bytes]
+        self, statements: Sequence[SqlStatement], epoch: int, note: LaneNote | None
     ) -> StatementRefused | None:
         with self._sessions.one() as session:
-            texts = (*(s.sql for s in statements), *more, b"COMMIT")
+            texts, slot = [s.sql for s in statements], next(self._slots)
             try:
-                self._ledger.within(session, epoch, next(self._slots), texts, self._joined)
+                self._ledger.within(session, epoch, slot, texts, self._joined, note, self._since)
             except StatementRefused as err:
                 return err
         return None

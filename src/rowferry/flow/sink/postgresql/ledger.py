@@ -10,7 +10,7 @@ from rowferry.change.table import TableId, TableSchema
 from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.postgresql.names import literal, quoted
 from rowferry.flow.sink.postgresql.session import PostgresqlSession
-from rowferry.flow.sink.sql.ledger import LanePlace, SqlLedger
+from rowferry.flow.sink.sql.ledger import LaneNote, SqlLedger
 from rowferry.moment import moment
 
 DEFINITIONS: Final = "rowferry_tables"
@@ -68,21 +68,26 @@ class CopyLedger(SqlLedger[PostgresqlSession]):
 
     # --- the fence --------------------------------------------------------------------------------
 
-    def begin(self, session: PostgresqlSession, epoch: int) -> list[tuple[Any, ...]]:
+    def begin(
+        self, session: PostgresqlSession, epoch: int, *, since: int | None = None
+    ) -> list[tuple[Any, ...]]:
         """Begin a transaction that ends before anybody else can claim the changefeed.
 
-        Returns what the fence says, as `raise_fence` does.
+        Returns what the fence says, as `raise_fence` does. `since` is the micro-batch that was
+        `published` when the task began; None: it may be another one now.
 
         Raises:
             Fenced: somebody has claimed it.
-            PostgresqlRefusal, SinkUnavailable: as `PostgresqlSession.run`.
+            PostgresqlRefusal: as `PostgresqlSession.run`.
+            SinkUnavailable: another micro-batch was published meanwhile, and as
+                `PostgresqlSession.run`.
         """
         moment("begin downstream (PostgreSQL)")
         rows = session.begin(
             f"SELECT epoch, commit_ts, micro_batch FROM {self.name(FENCE)} "
             f"WHERE changefeed = {self._feed} FOR SHARE"
         )
-        self.judge_fence(session, rows, epoch)
+        self.judge_fence(session, rows, epoch, since)
         return rows
 
     def reached(self, micro_batch: int, commit_ts: int | None) -> str:
@@ -91,23 +96,23 @@ class CopyLedger(SqlLedger[PostgresqlSession]):
 
     # --- lanes of keyless tables ------------------------------------------------------------------
 
-    def note_delivered(self, lane: str, place: LanePlace, since: int | None = None) -> str:
+    def note_delivered(self, note: LaneNote) -> str:
         """Return the statement that notes how far a lane has come.
 
-        It changes no row where the lane is already further than `since` rows of this micro-batch's
-        segment: then somebody else has written what comes behind them. None: that may be so.
+        It changes no row where the lane was moved by somebody else.
         """
+        lane, place, since = literal(note.lane), note.place, note.since
         values = f"{place.micro_batch}, {place.segment}, {place.packet}, {place.rows}"
-        further = (
-            f"d.micro_batch = {place.micro_batch} AND "
-            f"(d.segment, d.packet_rows) > ({place.segment}, {since})"
-        )
-        only = "" if since is None else f" WHERE NOT ({further})"
+        if since is None:
+            return (
+                f"INSERT INTO {self.name(DELIVERED)} VALUES ({self._feed}, {lane}, {values}) "
+                "ON CONFLICT (changefeed, lane) DO NOTHING"
+            )
         return (
-            f"INSERT INTO {self.name(DELIVERED)} AS d VALUES ({self._feed}, {literal(lane)}, "
-            f"{values}) ON CONFLICT (changefeed, lane) DO UPDATE SET micro_batch = "
-            "EXCLUDED.micro_batch, segment = EXCLUDED.segment, packet = EXCLUDED.packet, "
-            f"packet_rows = EXCLUDED.packet_rows{only}"
+            f"UPDATE {self.name(DELIVERED)} SET (micro_batch, segment, packet, packet_rows) = "
+            f"({values}) WHERE changefeed = {self._feed} AND lane = {lane} AND (micro_batch, "
+            f"segment, packet, packet_rows) = ({since.micro_batch}, {since.segment}, "
+            f"{since.packet}, {since.rows})"
         )
 
     def forget_delivered(self, below: int | None = None, above: int | None = None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, ClassVar
 
 from rowferry.change.plan import Again, Output, Plan, Stretch, TableSlice
@@ -159,12 +160,20 @@ class PostgresqlSink(SqlSink[PostgresqlSession]):
 
     def deliver(self, packets: Iterator[Packet]) -> None:
         """Apply packets; on return all of them are durable."""
-        transactions = MergeTransactions(self._ledger, self._sessions, self.refused)
+        first = next(packets, None)
+        if first is None:
+            return
+        with self._sessions.one() as session:
+            try:
+                since = self._ledger.published(session)
+            except PostgresqlRefusal as err:
+                raise err.as_error("what is published") from err
+        transactions = MergeTransactions(self._ledger, self._sessions, self.refused, since)
         rows = self._settings.options.max_txn_row
         keyless = KeylessLanes(self._ledger, self._sessions, transactions, rows)
         windows = CopyWindows(transactions, keyless, rows, self._settings.options.worker_count)
         try:
-            windows.deliver(packets)
+            windows.deliver(chain((first,), packets))
         finally:
             self._sessions.close(keep=KEPT)
 

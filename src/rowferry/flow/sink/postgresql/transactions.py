@@ -15,6 +15,7 @@ from rowferry.flow.sink.postgresql.ledger import CopyLedger
 from rowferry.flow.sink.postgresql.merging import carry_out, prepare
 from rowferry.flow.sink.postgresql.refusals import DUPLICATE, OVERTAKEN, PostgresqlRefusal
 from rowferry.flow.sink.postgresql.session import PostgresqlSession, PostgresqlSessions
+from rowferry.flow.sink.sql.ledger import LaneNote
 from rowferry.flow.sink.sql.session import Tries
 from rowferry.moment import moment
 
@@ -23,30 +24,39 @@ class MergeTransactions:
     """Applies effects, each call as one transaction. For use from several threads."""
 
     def __init__(
-        self, ledger: CopyLedger, sessions: PostgresqlSessions, refused: RefusedRows | None = None
+        self,
+        ledger: CopyLedger,
+        sessions: PostgresqlSessions,
+        refused: RefusedRows | None = None,
+        since: int | None = None,
     ) -> None:
         """Apply through `sessions`; rows that are refused are noted in `refused`, if there is one.
 
         Then a transaction with such a row leaves nothing, and `apply` returns all the same: the
-        plan is carried out again without the row.
+        plan is carried out again without the row. `since` is the micro-batch that was published
+        when the task began, as `CopyLedger.begin` has it.
         """
         self._ledger, self._sessions, self._refused = ledger, sessions, refused
+        self._since = since
 
     def apply(
-        self, effects: Sequence[KeyEffect], epoch: int, stop: threading.Event, note: str = ""
+        self,
+        effects: Sequence[KeyEffect],
+        epoch: int,
+        stop: threading.Event,
+        note: LaneNote | None = None,
     ) -> None:
-        """Apply effects in their order, and the statement `note` after them, in one transaction.
+        """Apply effects in their order, and `note` after them, in one transaction.
 
-        Where `note` changes no row, somebody else has applied them. On return: all of it is
-        durable. On raise: nothing of it is there, unless only the answer to COMMIT was lost. `stop`
-        ends the waiting between tries.
+        On return: all of it is durable. On raise: nothing of it is there, unless only the answer to
+        COMMIT was lost. `stop` ends the waiting between tries.
 
         Raises:
             Fenced: the changefeed belongs to somebody else.
             RowRejected: the downstream refuses a row or the table; the text names it.
             TargetLost: a table is gone.
             SinkUnwritable: a privilege is missing.
-            SinkUnavailable: it does not answer, or locks cannot be had.
+            SinkUnavailable: it does not answer, locks cannot be had, or another task has done it.
         """
         tries, mended = Tries(self._sessions.counts), False
         while True:
@@ -71,21 +81,23 @@ class MergeTransactions:
             raise self._worded(effects, refusal)
 
     def _attempt(
-        self, effects: Sequence[KeyEffect], epoch: int, note: str
+        self, effects: Sequence[KeyEffect], epoch: int, note: LaneNote | None
     ) -> PostgresqlRefusal | None:
         with self._sessions.one() as session:
             try:
                 prepare(session, effects)
                 moment("apply rows (PostgreSQL)")
-                self._ledger.begin(session, epoch)
+                self._ledger.begin(session, epoch, since=self._since)
             except PostgresqlRefusal as err:
                 return err
             try:
                 for effect in effects:
                     carry_out(session, effect)
-                if note and not session.changed(note):
+                if note is not None and not session.changed(self._ledger.note_delivered(note)):
                     session.rollback()
-                    return PostgresqlRefusal(OVERTAKEN, "another task writes them", session.place)
+                    self._ledger.check_noted(session, note)
+                    words = "the note of another task was taken back"
+                    return PostgresqlRefusal(OVERTAKEN, words, session.place)
                 session.run("COMMIT")
                 moment("rows applied (PostgreSQL)")
             except PostgresqlRefusal as err:

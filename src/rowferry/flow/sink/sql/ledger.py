@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 from rowferry.change.own_tables import DELIVERED, FENCE, SCHEMA_CHANGES
-from rowferry.errors import BadInput, Fenced, RowferryError, TargetLost, TargetWentBack
+from rowferry.errors import (
+    BadInput,
+    Fenced,
+    RowferryError,
+    SinkUnavailable,
+    TargetLost,
+    TargetWentBack,
+)
 from rowferry.flow.sink.contract import RESTORE, Owner
 from rowferry.flow.sink.sql.session import SessionT, SqlRefusal
 from rowferry.moment import moment
@@ -22,6 +29,20 @@ class LanePlace:
     segment: int
     packet: int
     rows: int  # of the lane within the segment
+
+
+@dataclass(frozen=True, slots=True)
+class LaneNote:
+    """How far a lane has come once a transaction is there.
+
+    Attributes:
+        since: what was noted when the lane was seen last; None: nothing. Where it says something
+            else now, another task writes the lane.
+    """
+
+    lane: str
+    place: LanePlace
+    since: LanePlace | None
 
 
 class SqlLedger(ABC, Generic[SessionT]):
@@ -47,14 +68,18 @@ class SqlLedger(ABC, Generic[SessionT]):
         """
 
     @abstractmethod
-    def begin(self, session: SessionT, epoch: int) -> list[tuple[Any, ...]]:
+    def begin(
+        self, session: SessionT, epoch: int, *, since: int | None = None
+    ) -> list[tuple[Any, ...]]:
         """Begin a transaction that ends before anybody else can claim the changefeed.
 
-        Returns what the fence says, as `raise_fence` does.
+        Returns what the fence says, as `raise_fence` does. `since` is the micro-batch that was
+        `published` when the task began; None: it may be another one now.
 
         Raises:
             Fenced: somebody has claimed it.
-            SqlRefusal, SinkUnavailable: as `SqlSession.ask`.
+            SinkUnavailable: another micro-batch was published meanwhile, and as `SqlSession.ask`.
+            SqlRefusal: as `SqlSession.ask`.
         """
 
     # --- the fence --------------------------------------------------------------------------------
@@ -78,16 +103,24 @@ class SqlLedger(ABC, Generic[SessionT]):
         self.check(rows, owner.epoch)
         self.check_reached(session, owner, rows)
 
-    def judge_fence(self, session: SessionT, rows: list[tuple[Any, ...]], epoch: int) -> None:
+    def judge_fence(
+        self, session: SessionT, rows: list[tuple[Any, ...]], epoch: int, since: int | None
+    ) -> None:
         """Judge the fence's row as `check` does; a transaction ends where it is not ours."""
         try:
-            self.check(rows, epoch)
+            self.check(rows, epoch, since)
         except RowferryError:
             session.rollback()
             raise
 
-    def check(self, rows: list[tuple[Any, ...]], epoch: int) -> None:
-        """Raise Fenced unless the fence's row has our epoch, TargetLost where there is none."""
+    def check(self, rows: list[tuple[Any, ...]], epoch: int, since: int | None = None) -> None:
+        """Judge the fence's row: epoch, commit-ts and micro-batch.
+
+        Raises:
+            Fenced: it has not our epoch.
+            TargetLost: it is not there.
+            SinkUnavailable: another micro-batch than `since` is published now.
+        """
         if not rows or rows[0][0] is None:
             raise TargetLost(
                 f"the row of changefeed {self._changefeed!r} in {self._space}.{FENCE} is gone; "
@@ -100,6 +133,21 @@ class SqlLedger(ABC, Generic[SessionT]):
                 f"{self._space}.{FENCE}, not to our epoch {epoch}; remove its rows there only "
                 "if no other process runs it"
             )
+        # A row of the fence that was made since the last note has 0.
+        if since is not None and int(rows[0][2]) not in (0, since):
+            raise SinkUnavailable(
+                f"{self._space}.{FENCE} says that changefeed {self._changefeed!r} has published "
+                f"micro-batch {int(rows[0][2])} since this task began: another task did its work"
+            )
+
+    def published(self, session: SessionT) -> int:
+        """Return the micro-batch that the fence says is published; 0: none."""
+        moment("read what is published")
+        rows = session.ask(
+            f"SELECT MAX(micro_batch) FROM {self.name(FENCE)} WHERE changefeed = %s",
+            (self._changefeed,),
+        )
+        return int(rows[0][0] or 0)
 
     def check_reached(self, session: SessionT, owner: Owner, rows: list[tuple[Any, ...]]) -> None:
         """Refuse a downstream that has noted less than it has confirmed, or more than is known.
@@ -147,18 +195,23 @@ class SqlLedger(ABC, Generic[SessionT]):
 
     # --- lanes ------------------------------------------------------------------------------------
 
-    def delivered(self, session: SessionT, micro_batch: int) -> dict[str, LanePlace]:
-        """Return how far each lane has come in a micro-batch."""
+    def delivered(self, session: SessionT) -> dict[str, LanePlace]:
+        """Return how far each lane has come, in the last micro-batch that has rows in it."""
         moment("read what lanes delivered")
         lanes = session.ask(
-            f"SELECT lane, segment, packet, packet_rows FROM {self.name(DELIVERED)} "
-            "WHERE changefeed = %s AND micro_batch = %s",
-            (self._changefeed, micro_batch),
+            "SELECT lane, micro_batch, segment, packet, packet_rows "
+            f"FROM {self.name(DELIVERED)} WHERE changefeed = %s",
+            (self._changefeed,),
         )
-        return {
-            str(lane): LanePlace(micro_batch, int(segment), int(packet), int(rows))
-            for lane, segment, packet, rows in lanes
-        }
+        return {str(lane): LanePlace(*map(int, place)) for lane, *place in lanes}
+
+    def check_noted(self, session: SessionT, note: LaneNote) -> None:
+        """Raise SinkUnavailable where a lane is noted otherwise than it was seen last."""
+        if self.delivered(session).get(note.lane) != note.since:
+            raise SinkUnavailable(
+                f"{session.place}, rows of lane {note.lane}: another task writes them; the next "
+                "try goes on where that one is"
+            )
 
     def _forget_delivered(self, below: int | None = None, above: int | None = None) -> str:
         """Return the statement that removes what lanes noted, of some micro-batches or of all."""

@@ -16,7 +16,13 @@ from rowferry.change.own_tables import DELIVERED, FENCE, SCHEMA_CHANGES
 from rowferry.change.plan import Plan, Stretch
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
-from rowferry.errors import Fenced, SchemaChangeRefused, TargetLost, TargetUnfit
+from rowferry.errors import (
+    Fenced,
+    SchemaChangeRefused,
+    SinkUnavailable,
+    TargetLost,
+    TargetUnfit,
+)
 from rowferry.flow.assemble import assemble
 from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.mysql import schema_changes
@@ -25,6 +31,7 @@ from rowferry.flow.sink.mysql.options import read_settings
 from rowferry.flow.sink.mysql.schema_changes import SchemaChanges, _definition, _digest
 from rowferry.flow.sink.mysql.session import StatementRefused
 from rowferry.flow.sink.mysql.target_tables import check
+from rowferry.flow.sink.sql.ledger import LaneNote, LanePlace
 from rowferry.mysql.ddl.statement import parse_create
 from rowferry.mysql.feed_mark import MARK_SQL_MODE
 from rowferry.mysql.flavour import Flavour
@@ -423,19 +430,26 @@ class Fence:
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.place = "h"
-        self.facts = SimpleNamespace(fence_slots=1, lock="LOCK IN SHARE MODE")
+        self.facts = SimpleNamespace(fence_slots=1, lock="LOCK IN SHARE MODE", judges_fence=True)
+        self.number = 0  # of the micro-batch that is published
+        self.lanes: list[tuple[str, ...]] = []
+        self.refuses: StatementRefused | None = None
         self.ran: list[bytes] = []
 
     def begin(self, sql: bytes) -> list[tuple[Any, ...]]:
-        return [(str(self.epoch), "0", "0")]
+        return [(str(self.epoch), "0", str(self.number))]
 
     def ask(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         if "information_schema" in sql:
             return [(name,) for name in (DELIVERED, FENCE, SCHEMA_CHANGES)]
-        return [(str(self.epoch), "0", "0")]
+        if "packet_rows" in sql:
+            return self.lanes
+        return [(str(self.epoch), "0", str(self.number))]
 
-    def run(self, *statements: bytes) -> None:
+    def run(self, *statements: bytes, joined: bool = True) -> None:
         self.ran += statements
+        if self.refuses is not None:
+            raise self.refuses
 
     def rollback(self) -> None:
         pass
@@ -475,6 +489,48 @@ def test_who_was_replaced_takes_no_notes_away() -> None:
     sink, fence = fenced("exactly-once=true", 9)
     assert sink.discard(plan) is True
     assert fence.ran[1:] == [sink._ledger.forget_delivered(), b"COMMIT"]
+
+
+OVERFLOW, TWICE = StatementRefused(1690, "out of range", "h"), StatementRefused(1062, "twice", "h")
+PLACE, SINCE = LanePlace(7, 3, 0, 20), LanePlace(7, 3, 0, 10)
+
+
+@pytest.mark.parametrize(
+    ("since", "lanes", "refuses", "words"),
+    [
+        (SINCE, [("lane", "7", "3", "0", "20")], OVERFLOW, "another task writes them"),
+        (SINCE, [], OVERFLOW, "another task writes them"),  # of a plan that was discarded
+        (None, [("lane", "7", "3", "0", "20")], TWICE, "another task writes them"),
+        (SINCE, [("lane", "7", "3", "0", "10")], OVERFLOW, ""),  # the row itself is refused
+        (None, [("other", "7", "3", "0", "10")], TWICE, ""),
+    ],
+)
+def test_a_lane_is_noted_only_behind_what_was_known(
+    since: LanePlace | None, lanes: list[Any], refuses: StatementRefused, words: str
+) -> None:
+    """A task that Spark has given up may be at work beside the one in its place."""
+    sink, fence = fenced("exactly-once=true", 9)
+    note = LaneNote("lane", PLACE, since)
+    sink._ledger.within(fence, 9, 0, [b"row"], True, note)
+    assert fence.ran[2:] == [b"row", *sink._ledger.note_delivered(note), b"COMMIT"]
+    known = b"micro_batch = 7 AND segment = 3 AND packet = 0 AND packet_rows = 10"
+    assert (known in fence.ran[3]) is (since is not None)
+    assert fence.ran[3].startswith(b"INSERT INTO" if since is None else b"UPDATE")
+    fence.refuses, fence.lanes = refuses, lanes
+    with pytest.raises(SinkUnavailable if words else StatementRefused, match=words or None):
+        sink._ledger.within(fence, 9, 0, [b"row"], True, note)
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_a_task_whose_micro_batch_was_published_writes_no_more(joined: bool) -> None:
+    """What it brings is older than what is there."""
+    sink, fence = fenced("", 9)
+    sink._ledger.within(fence, 9, 0, [b"row"], joined, since=0)
+    fence.number, fence.refuses = 8, OVERFLOW if joined else None
+    with pytest.raises(SinkUnavailable, match="published micro-batch 8 since this task began"):
+        sink._ledger.within(fence, 9, 0, [b"row"], joined, since=7)
+    if joined:
+        assert b"MAX(micro_batch) IN (0, 7)" in fence.ran[-3]
 
 
 @pytest.mark.parametrize("query", ["", "exactly-once=true"])

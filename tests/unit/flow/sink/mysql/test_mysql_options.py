@@ -25,7 +25,7 @@ from rowferry.flow.sink.mysql.ledger import Ledger
 from rowferry.flow.sink.mysql.options import MySqlSettings, read_settings
 from rowferry.flow.sink.mysql.session import StatementRefused
 from rowferry.flow.sink.mysql.sink import MySqlSink
-from rowferry.flow.sink.sql.ledger import LanePlace
+from rowferry.flow.sink.sql.ledger import LaneNote, LanePlace
 from rowferry.mysql.ddl.statement import parse_create
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -234,6 +234,6 @@ def test_the_fence_names_who_owns() -> None:
         TargetLost, match=r"row of changefeed 'feed' in meta\.rowferry_fence is gone"
     ):
         ledger.check([], 7)
-    note = ledger.note_delivered("it's \\", LanePlace(1, 2, 3, 4))
+    (note,) = ledger.note_delivered(LaneNote("it's \\", LanePlace(1, 2, 3, 4), None))
     assert b"x'" in note
     assert b"\\" not in note

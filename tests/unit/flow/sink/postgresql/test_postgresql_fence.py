@@ -22,7 +22,7 @@ from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.postgresql.ledger import DEFINITIONS
 from rowferry.flow.sink.postgresql.session import connect
 from rowferry.flow.sink.postgresql.transactions import MergeTransactions
-from rowferry.flow.sink.sql.ledger import LanePlace
+from rowferry.flow.sink.sql.ledger import LaneNote, LanePlace
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 
@@ -34,16 +34,20 @@ class Downstream:
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
+        self.number = 0  # of the micro-batch that is published
         self.changes = 1  # rows by each statement
+        self.lanes: list[tuple[Any, ...]] = []
         self.counts = EventCounts()
         self.ran: list[str] = []
 
     def begin(self, sql: str) -> list[tuple[Any, ...]]:
-        return [(self.epoch, 0, 0)]
+        return [(self.epoch, 0, self.number)]
 
     def ask(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         if "pg_class" in sql:
             return [(name,) for name in (DEFINITIONS, DELIVERED, FENCE, SCHEMA_CHANGES)]
+        if "packet_rows" in sql:
+            return self.lanes
         self.ran.append(sql)
         return [(self.epoch, 0, 0)]
 
@@ -125,27 +129,44 @@ def test_what_was_made_before_a_reset_is_forgotten(continues: bool) -> None:
     assert sink._ledger.forget_changes(6 if continues else 5) in downstream.ran
 
 
-@pytest.mark.parametrize("exact", [True, False])
-def test_rows_without_a_key_are_noted_only_behind_those_that_were_known(exact: bool) -> None:
+def test_rows_without_a_key_are_noted_only_behind_those_that_were_known() -> None:
     """Beside a task that Spark has given up and that is still at work, they would come twice."""
     sink, _ = fenced(Owner("feed", 9))
-    note = sink._ledger.note_delivered("shop.t/0", LanePlace(7, 3, 0, 20), 10 if exact else None)
-    behind = " WHERE NOT (d.micro_batch = 7 AND (d.segment, d.packet_rows) > (3, 10))"
-    assert note.endswith(f"packet_rows = EXCLUDED.packet_rows{behind if exact else ''}")
+    place, since = LanePlace(7, 3, 0, 20), LanePlace(7, 3, 0, 10)
+    first = sink._ledger.note_delivered(LaneNote("shop.t/0", place, None))
+    assert first.startswith("INSERT INTO") and first.endswith("DO NOTHING")
+    later = sink._ledger.note_delivered(LaneNote("shop.t/0", place, since))
+    assert later.endswith("(micro_batch, segment, packet, packet_rows) = (7, 3, 0, 10)")
 
 
 def test_who_finds_rows_without_a_key_written_gives_way() -> None:
     sink, downstream = fenced(Owner("feed", 9))
     transactions = MergeTransactions(sink._ledger, sink._sessions)
-    stop = Event()
-    transactions.apply([], 9, stop, "note")
-    assert downstream.ran == ["note", "COMMIT"]
+    stop, note = Event(), LaneNote("shop.t/0", LanePlace(7, 3, 0, 20), None)
+    text = sink._ledger.note_delivered(note)
+    transactions.apply([], 9, stop, note)
+    assert downstream.ran == [text, "COMMIT"]
     downstream.ran.clear()
     downstream.changes = 0
     stop.set()  # nobody waits for another try
+    with pytest.raises(SinkUnavailable, match="was taken back"):  # by who has discarded the plan
+        transactions.apply([], 9, stop, note)
+    assert downstream.ran == [text, "ROLLBACK"]
+    downstream.ran.clear()
+    downstream.lanes = [("shop.t/0", 7, 3, 0, 15)]
     with pytest.raises(SinkUnavailable, match="another task writes them"):
-        transactions.apply([], 9, stop, "note")
-    assert downstream.ran == ["note", "ROLLBACK"]
+        transactions.apply([], 9, stop, note)
+    assert downstream.ran == [text, "ROLLBACK"]
+
+
+def test_a_task_whose_micro_batch_was_published_writes_no_more() -> None:
+    """What it brings is older than what is there."""
+    sink, downstream = fenced(Owner("feed", 9))
+    MergeTransactions(sink._ledger, sink._sessions, since=0).apply([], 9, Event())
+    downstream.number = 8
+    with pytest.raises(SinkUnavailable, match="published micro-batch 8 since this task began"):
+        MergeTransactions(sink._ledger, sink._sessions, since=7).apply([], 9, Event())
+    MergeTransactions(sink._ledger, sink._sessions, since=8).apply([], 9, Event())
 
 
 @pytest.fixture
