@@ -184,6 +184,15 @@ class SchemaChange(JsonForm):
         """The name that codecs and sinks write."""
         return self.target or self.table
 
+    @property
+    def takes_tables(self) -> bool:
+        """Whether a database goes with all that is in it.
+
+        Not where routing gave the name, or brings tables of others there: then its own tables were
+        dropped one by one before.
+        """
+        return self.kind is DdlKind.DROP_DATABASE and self.target is None and bool(self.query)
+
 
 @dataclass(frozen=True, slots=True)
 class Watermark:

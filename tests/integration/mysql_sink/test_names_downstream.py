@@ -67,6 +67,32 @@ def test_a_table_that_is_taken_in_again_has_only_its_rows(
     assert same_kind.assert_same("a", "b") == 2
 
 
+@pytest.mark.parametrize("columns", ["id int PRIMARY KEY, v int", "id int PRIMARY KEY, w int"])
+@pytest.mark.parametrize("by_log", [False, True], ids=["by its snapshot", "by the log"])
+def test_a_table_of_a_database_that_was_dropped_meanwhile_has_only_its_rows(
+    same_kind: Scene, feed: MySqlFeed, by_log: bool, columns: str
+) -> None:
+    """Downstream its database stays, as the table is in it that the filter has let go."""
+    every, feed.rules = feed.rules, f"['{same_kind.database}.a']"
+    feed.run()
+    feed.catch_up()
+    name, make = same_kind.database, f"CREATE TABLE b ({columns})"
+    same_kind.source.script(f"DROP DATABASE {name}", f"CREATE DATABASE {name}")
+    same_kind.sql("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (7)")
+    if not by_log:
+        same_kind.sql(make, "INSERT INTO b VALUES (9, 9)")
+    feed.catch_up()
+    kept = same_kind.target.execute(f"SELECT id FROM {same_kind.copy}.b ORDER BY id")
+    assert kept == [("1",), ("2",)]
+    feed.rules = every
+    feed.run()
+    feed.catch_up()
+    if by_log:
+        same_kind.sql(make, "INSERT INTO b VALUES (9, 9)")
+        feed.catch_up()
+    assert same_kind.assert_same("a", "b") == 2
+
+
 def test_a_dropped_database_leaves_what_others_have_in_its_copy(same_kind: Scene) -> None:
     other = f"{same_kind.database}_other"
     same_kind.source.script(

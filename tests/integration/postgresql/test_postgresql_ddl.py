@@ -237,6 +237,36 @@ def test_a_statement_that_was_refused_and_made_by_hand(scene: Scene) -> None:
     assert scene.pg("SELECT id FROM $.t ORDER BY id") == [(1,), (2,), (3,)]
 
 
+@pytest.mark.parametrize("by_log", [False, True], ids=["by its snapshot", "by the log"])
+def test_a_table_of_a_database_that_was_dropped_meanwhile_has_only_its_rows(
+    scene: Scene, by_log: bool
+) -> None:
+    """It was let go before; its schema stays, as another database is written to it."""
+    other, name = f"{scene.database}_other", scene.database
+    make = ("CREATE TABLE t (id int PRIMARY KEY, w int)", "INSERT INTO t VALUES (9, 9)")
+    scene.source.script(f"CREATE DATABASE {other}", f"CREATE TABLE {other}.u (id int PRIMARY KEY)")
+    try:
+        scene.sql("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+        feed = scene.feed(config="[[sink.dispatchers]]\nmatcher = ['*.*']\ntarget-schema = 'joint'")
+        feed.rules = every = f"['{name}.*', '{other}.*']"
+        feed.catch_up()
+        feed.rules = f"['{name}.*', '!{name}.t', '{other}.*']"
+        feed.run()
+        feed.catch_up()
+        scene.source.script(f"DROP DATABASE {name}", f"CREATE DATABASE {name}")
+        scene.sql(*(() if by_log else make))
+        feed.catch_up()
+        feed.rules = every
+        feed.run()
+        feed.catch_up()
+        scene.sql(*(make if by_log else ()))
+        feed.catch_up()
+        assert scene.pg("SELECT id, w FROM joint.t") == [(9, 9)]
+        assert feed.faults == []
+    finally:
+        scene.source.script(f"DROP DATABASE IF EXISTS {other}")
+
+
 def test_a_dropped_database_leaves_what_others_have_in_its_schema(scene: Scene) -> None:
     other = f"{scene.database}_other"
     scene.source.script(

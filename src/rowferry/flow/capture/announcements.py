@@ -11,6 +11,7 @@ from hashlib import sha256
 
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.table import TableId, TableSchema
+from rowferry.flow.decide.contract import Decision
 from rowferry.mysql.ddl.statement import create_sql
 from rowferry.mysql.ddl.table import quoted_table
 
@@ -40,8 +41,20 @@ def truncated(schema: TableSchema, old_id: int) -> SchemaChange:
     return replace(change, dropped_table_id=old_id)
 
 
-def dropped(name: TableId, table_id: int, commit_ts: int) -> SchemaChange:
-    """Return the DROP of what was delivered of a table."""
-    query = f"DROP TABLE {quoted_table(name)}"
+def dropped(name: TableId, table_id: int, commit_ts: int, unsure: bool = False) -> SchemaChange:
+    """Return the DROP of what was delivered of a table; `unsure`: it may be gone already."""
+    query = f"DROP TABLE {'IF EXISTS ' * unsure}{quoted_table(name)}"
     change = SchemaChange(commit_ts, DdlKind.DROP_TABLE, query, name)
     return replace(change, dropped_table_id=table_id)
+
+
+def forget_database(left: dict[TableId, Left], database: str, decision: Decision) -> None:
+    """Forget what readers keep of a database that they are told to drop.
+
+    Not where routing names tables: what stands beside other tables under the name of the routed
+    database, or elsewhere, need not go with it. Whoever comes under such a name clears it.
+    """
+    if decision.renames:
+        return
+    for name in [n for n in left if n.database == database]:
+        del left[name]

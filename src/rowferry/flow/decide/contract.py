@@ -12,6 +12,10 @@ from rowferry.change.table import TableId, TableSchema
 class Decision(Protocol):
     """One policy over rows: vectorised, without state, order kept."""
 
+    @property
+    def renames(self) -> bool:
+        """Whether tables are written under other names than their own."""
+
     def keeps_table(self, table: TableId) -> bool:
         """Return whether rows of this table can pass at all: by its name alone."""
 

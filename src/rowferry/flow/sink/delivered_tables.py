@@ -48,10 +48,8 @@ class DeliveredTables:
 
     def _follow(self, tables: set[TableId], change: SchemaChange) -> None:
         name, old = change.written_as, change.previous_target or change.previous
-        if change.kind is DdlKind.DROP_DATABASE:
-            # Where routing gave the name, others may be there; its own were dropped one by one.
-            if change.target is None:
-                tables -= {t for t in tables if t.database == name.database}
+        if change.takes_tables:
+            tables -= {t for t in tables if t.database == name.database}
         elif change.commit_ts in self._replaced:
             tables -= {name, old or name}  # whatever it became
         elif change.kind is DdlKind.DROP_TABLE:

@@ -26,6 +26,7 @@ class AllTables:
 
     def __init__(self, letters: str = "t", ignored: tuple[DdlKind, ...] = ()) -> None:
         self.letters, self.ignored = letters, ignored
+        self.renames = False
 
     def keeps_table(self, table: TableId) -> bool:
         return table.table[0] in self.letters

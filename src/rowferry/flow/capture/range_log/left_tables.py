@@ -10,7 +10,13 @@ from collections.abc import Mapping
 
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.table import TableSchema
-from rowferry.flow.capture.announcements import Left, created, dropped, truncated
+from rowferry.flow.capture.announcements import (
+    Left,
+    created,
+    dropped,
+    forget_database,
+    truncated,
+)
 from rowferry.flow.capture.range_log.client import Rerouted
 from rowferry.flow.capture.range_log.state import RangeState, RangeTable
 from rowferry.flow.decide.contract import Decision
@@ -39,12 +45,14 @@ def announced_again(state: RangeState, decision: Decision) -> tuple[SchemaChange
         if left.looks == Left.of(now).looks:  # made where it is gone, and emptied
             changes += [created(before), truncated(now, old_id)]
         else:
-            changes += [dropped(name, old_id, before.version), created(now)]
+            changes += [dropped(name, old_id, before.version, decision.renames), created(now)]
         table.schema = now
     return tuple(c for c in changes if decision.keeps_schema_change(c))
 
 
-def begun_again(state: RangeState, known: Mapping[int, TableSchema]) -> list[SchemaChange]:
+def begun_again(
+    state: RangeState, known: Mapping[int, TableSchema], decision: Decision
+) -> list[SchemaChange]:
     """Return how readers lose what they have of tables whose log is lost, before it comes anew.
 
     `known` is how readers know them, by table id. One that was altered or renamed in the lost log
@@ -65,8 +73,9 @@ def begun_again(state: RangeState, known: Mapping[int, TableSchema]) -> list[Sch
             continue
         if table.low - 1 <= state.resolved_ts:
             raise Rerouted(f"the snapshot of {now.id} begins where the last stretch ended")
-        names = [before.id] + [now.id] * (state.left.pop(now.id, None) is not None)
-        gone += [dropped(name, 0, table.low - 1) for name in names]
+        gone.append(dropped(before.id, 0, table.low - 1))
+        if state.left.pop(now.id, None) is not None:
+            gone.append(dropped(now.id, 0, table.low - 1, decision.renames))
         come.append(created(now))
     return [*gone, *come]
 
@@ -97,14 +106,14 @@ def can_be_read_by(known: TableSchema, later: TableSchema) -> bool:
     )
 
 
-def cleared(state: RangeState, change: SchemaChange) -> list[SchemaChange]:
+def cleared(state: RangeState, change: SchemaChange, decision: Decision) -> list[SchemaChange]:
     """Return the DROP of what readers kept under the name that a table gets by a told change."""
     if change.kind is DdlKind.DROP_DATABASE:
-        for name in [n for n in state.left if n.database == change.table.database]:
-            del state.left[name]
+        forget_database(state.left, change.table.database, decision)
     named = change.kind is DdlKind.CREATE_TABLE or change.previous is not None
     if change.schema is None or not named or change.table not in state.left:
         return []
     at = max(change.commit_ts - 1, state.resolved_ts + 1)
     old_id = state.left.pop(change.table).table_id
-    return [dropped(change.table, old_id if old_id != change.schema.table_id else 0, at)]
+    old_id = old_id if old_id != change.schema.table_id else 0
+    return [dropped(change.table, old_id, at, decision.renames)]

@@ -445,7 +445,10 @@ class RangePlanner:
         self._join(state, routes)
         for table in state.waiting():
             raise Rerouted(f"table {table.schema.id} is being altered")
-        changes = [*begun_again(state, known), *announced_again(state, self._decision)]
+        changes = [
+            *begun_again(state, known, self._decision),
+            *announced_again(state, self._decision),
+        ]
         return Stretch((), tuple(changes), {})
 
     def _tables_without_log(self, state: RangeState, routes: dict[int, KnownRange]) -> set[int]:
@@ -501,7 +504,7 @@ class RangePlanner:
                     state, seen
                 ) and self._decision.keeps_schema_change(seen)
                 if is_delivered:
-                    kept += [*cleared(state, seen), seen]
+                    kept += [*cleared(state, seen, self._decision), seen]
                 self._apply(state, change, is_delivered)
             state.resolved_ts = following[0].commit_ts
         else:

@@ -32,7 +32,7 @@ def moved_directories(
                 directories.add(table_directory(change.written_as))
         elif change.kind is DdlKind.DROP_TABLE and on_drop == "drop":
             directories.discard(table_directory(change.written_as))
-        elif change.kind is DdlKind.DROP_DATABASE and on_drop == "drop":
+        elif change.takes_tables and on_drop == "drop":
             above = tables_directory(change.written_as.database) + "/"
             directories = {d for d in directories if not d.startswith(above)}
     return directories
@@ -68,7 +68,7 @@ class TableChanges:
             return
         if kind is DdlKind.DROP_DATABASE:
             database = tables_directory(change.written_as.database)
-            for one in list(self._tables.directories(database)):
+            for one in list(self._tables.directories(database)) if change.takes_tables else ():
                 if self._is_ours(note, one, delivered):
                     self._drop(note, change, one)
         elif kind is DdlKind.DROP_TABLE:

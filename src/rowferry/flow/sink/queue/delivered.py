@@ -129,7 +129,7 @@ def gone(name: str, at: str) -> TargetLost:
 
 def _left(tables: frozenset[TableId], change: SchemaChange) -> frozenset[TableId]:
     """Return the tables of a topic that are left after a schema change."""
-    if change.kind is DdlKind.DROP_DATABASE:
+    if change.takes_tables:
         return frozenset(t for t in tables if t.database != change.written_as.database)
     gone = change.previous_target or change.previous
     if change.kind is DdlKind.DROP_TABLE:

@@ -119,7 +119,7 @@ class DeliveredIndexes:
         """Know what is known behind a schema change."""
         known = self.known
         name, old = change.written_as, change.previous_target or change.previous
-        if change.kind is DdlKind.DROP_DATABASE:
+        if change.takes_tables:
             for index, one in list(known.items()):
                 if one.table.database == name.database:
                     del known[index]

@@ -258,7 +258,7 @@ class SearchSink(LaneDefaults):
         It may be repeated until the next one is made.
         """
         table, old = change.written_as, change.previous_target or change.previous
-        if change.kind is DdlKind.DROP_DATABASE:
+        if change.takes_tables:
             gone = [t for t in self._known_tables() if t.database == table.database]
             for one in gone:
                 self._drop(one)

@@ -239,3 +239,20 @@ def test_a_changelog_keeps_the_changes_of_both(kind: type[Lake], tmp_path: Path)
     lake.step(FIRST, changes=[ddl(OTHER, DdlKind.RENAME_TABLE)])
     lake.step(OTHER, insert(OTHER, 3))
     assert [(r["id"], r["x"]) for r in ordered(lake.rows(), ["id"])] == [(1, None), (3, "x3")]
+
+
+@pytest.mark.parametrize("others_are_there", [True, False])
+def test_a_dropped_database_leaves_what_routing_brings_to_its_name(
+    lake: Lake, others_are_there: bool
+) -> None:
+    """Its own tables were dropped one by one; those of another database are written there, too."""
+    target = replace(FIRST, target=ORDERS, id=TableId("other", "orders"))
+    lake.step(target, insert(target, 1))
+    query = "" if others_are_there else "DROP DATABASE `shop`"
+    gone = SchemaChange(minute(3), DdlKind.DROP_DATABASE, query, TableId("mine", ""))
+    lake.step(target, changes=[replace(gone, target=TableId("shop", ""))])
+    lake.step(target, changes=[replace(gone, query="", table=TableId("shop", ""))])
+    later = replace(target, version=minute(5))
+    lake.step(later, insert(later, 2))
+    assert ids(lake) == [1, 2]
+    assert not lake.built().target_at("shop/orders").is_dropped()

@@ -12,7 +12,7 @@ from rowferry.change.own_tables import MARK
 from rowferry.change.position import Stage
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadStatement, SourceUnsupported, TableContradicted
-from rowferry.flow.capture.announcements import dropped
+from rowferry.flow.capture.announcements import dropped, forget_database
 from rowferry.flow.capture.binlog.client.server import BinlogServer
 from rowferry.flow.capture.binlog.ddl.online_copies import is_online_copy
 from rowferry.flow.capture.binlog.ddl.reader import ANSI_QUOTES
@@ -453,8 +453,7 @@ class CapturedTables:
         """Return the DROP of what readers have kept under the name that a table gets."""
         left = self._state.left
         if change.kind is DdlKind.DROP_DATABASE and self._decision.keeps_schema_change(change):
-            for name in [n for n in left if n.database == change.table.database]:
-                del left[name]
+            forget_database(left, change.table.database, self._decision)
         if change.schema is None or change.table not in left:
             return []
         seen = self._as_seen(change)
@@ -462,8 +461,8 @@ class CapturedTables:
             return []
         if seen.kind is not DdlKind.CREATE_TABLE and seen.previous is None:
             return []
-        drop = dropped(change.table, left.pop(change.table).table_id, commit_ts)
-        return [drop]
+        table_id, unsure = left.pop(change.table).table_id, self._decision.renames
+        return [dropped(change.table, table_id, commit_ts, unsure)]
 
     def _is_delivered(self, change: SchemaChange) -> bool:
         """Return whether readers are told: also where a table comes back from a name outside."""

@@ -165,7 +165,8 @@ def _begun(
         if left.looks == Left.of(schema).looks:  # made where it is gone, and emptied
             changes = [*changes, truncated(later, left.table_id)]
         else:
-            changes = [dropped(schema.id, left.table_id, schema.version), created(later)]
+            drop = dropped(schema.id, left.table_id, schema.version, decision.renames)
+            changes = [drop, created(later)]
         schema = later
     state.forget(schema.table_id)
     if beside:
