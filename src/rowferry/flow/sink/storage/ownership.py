@@ -41,17 +41,19 @@ class Ownership:
     begun before succeeds; and numbers of discarded plans stay taken, by empty files.
     """
 
-    def __init__(
-        self, files: Files, table_of: Callable[[str], str | None] = lambda changefeed: None
-    ) -> None:
+    def __init__(self, files: Files, table_of: Callable[[str], str | None] | None = None) -> None:
         """Watch over a prefix.
 
         `table_of` returns a table at the target that a changefeed of a name has made, as users
-        know it; None: there is none. It is asked where no mark tells whose the prefix is.
+        know it; None: there is none. It is asked where no mark tells whose the prefix is. Without
+        it there are no tables.
         """
         self._files = files
         self._table_of = table_of
         self._owner: Owner | None = None
+
+    def _table_made_by(self, changefeed: str) -> str | None:
+        return None if self._table_of is None else self._table_of(changefeed)
 
     def probe(self, owner: Owner) -> None:
         """Raise SinkOwned or SinkDamaged if this owner may not write here; writes nothing."""
@@ -84,7 +86,7 @@ class Ownership:
                 mark = self._parse(stored.data) if stored else None
                 if mark is None:
                     self._refuse_foreign_content()
-                    if (table := self._table_of(owner.changefeed)) is not None:
+                    if (table := self._table_made_by(owner.changefeed)) is not None:
                         raise self._unmarked(table)
                     self._files.check_compares()
                     mark = OwnerMark(owner)
