@@ -49,7 +49,6 @@ MOVES: dict[tuple[FeedState, Verb], FeedState] = {
     (FeedState.NORMAL, Verb.GIVE_UP): FeedState.FAILED,
     (FeedState.NORMAL, Verb.REACH_TARGET): FeedState.FINISHED,
     (FeedState.WARNING, Verb.PAUSE): FeedState.STOPPED,
-    (FeedState.WARNING, Verb.RESUME): FeedState.NORMAL,  # the next try begins at once
     (FeedState.WARNING, Verb.REMOVE): FeedState.REMOVED,
     (FeedState.WARNING, Verb.WAIT): FeedState.PENDING,
     (FeedState.WARNING, Verb.FAULT): FeedState.WARNING,

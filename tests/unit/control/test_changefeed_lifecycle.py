@@ -11,7 +11,7 @@ from rowferry.errors import IllegalMove
 EXPECTED = """
            pause    resume  update   remove   wait     start   fault    recover  give-up  reach-target
 normal     stopped  -       -        removed  pending  -       warning  -        failed   finished
-warning    stopped  normal  -        removed  pending  -       warning  normal   failed   finished
+warning    stopped  -       -        removed  pending  -       warning  normal   failed   finished
 pending    stopped  -       -        removed  -        normal  -        -        failed   -
 stopped    -        normal  stopped  removed  -        -       -        -        -        -
 failed     -        normal  failed   removed  -        -       -        -        -        -

@@ -238,7 +238,9 @@ class Operations(RowOperations):
                     "overwritten"
                 )
             self.reset(changefeed, commit_ts=overwrite_checkpoint_ts)
-        return self._moved(changefeed, Verb.RESUME, _goes_on)
+        # One in `warning` runs: what is resumed is its next try, as if the error were over.
+        waits = self._feed(changefeed).state is FeedState.WARNING
+        return self._moved(changefeed, Verb.RECOVER if waits else Verb.RESUME, _goes_on)
 
     def _moved(self, changefeed: str, verb: Verb, done: Callable[[FeedState], bool]) -> FeedRecord:
         """Change the state by a verb, unless that was done already."""
