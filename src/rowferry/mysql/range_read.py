@@ -20,6 +20,7 @@ from rowferry.change.sqltype import Kind, SqlType
 from rowferry.change.table import TableSchema
 from rowferry.errors import (
     BadInput,
+    CorruptLog,
     SnapshotGone,
     SnapshotOutdated,
     SourceUnsupported,
@@ -96,7 +97,7 @@ def read_chunk(
             _check_order(connection, login, schema, chunk)
         moment("select rows")
         result = ResultSet(connection, login, _select(schema, chunk), _MEANINGS)
-        yield from _inserts(result, schema, commit_ts, first_seq)
+        yield from _judged(_inserts(result, schema, commit_ts, first_seq), login, schema)
 
 
 def prepare(connection: Connection[Any], login: Login, flavour: Flavour) -> None:
@@ -123,7 +124,7 @@ def read_view(
     """
     moment("read view")
     result = ResultSet(connection, login, _select(schema, chunk), _MEANINGS)
-    yield from _inserts(result, schema, 0, 0)
+    yield from _judged(_inserts(result, schema, 0, 0), login, schema)
 
 
 def read_exact(
@@ -155,7 +156,8 @@ def read_exact(
             opened.enter_context(closing(locker))
         moment("select all rows")
         result = ResultSet(connection, login, _select(schema, None), _MEANINGS)
-        return place, _closing(opened.pop_all(), _inserts(result, schema, commit_ts, first_seq))
+        inserts = _judged(_inserts(result, schema, commit_ts, first_seq), login, schema)
+        return place, _closing(opened.pop_all(), inserts)
 
 
 def _closing(opened: ExitStack, row_chunks: Iterator[Rows]) -> Iterator[Rows]:
@@ -186,6 +188,21 @@ def _inserts(
             after,
         )
         first_seq += count
+
+
+def _judged(row_chunks: Iterator[Rows], login: Login, schema: TableSchema) -> Iterator[Rows]:
+    """Yield rows; what cannot be read of a table that is another one by now is outdated.
+
+    MySQL renames columns at once, and a view goes on under the new names, while its catalog has the
+    old ones: a column that has another one's name was not found out when the view was opened. Where
+    the values of both can be read, the log tells, which names the columns anew.
+    """
+    try:
+        yield from row_chunks
+    except CorruptLog:
+        with closing(session.connect(login)) as connection:
+            _check_columns(connection, login, schema, False)
+        raise
 
 
 # --- views ---------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from rowferry.change.chunk import Op
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import SnapshotGone, SnapshotOutdated, SourceUnavailable, SourceUnsupported
 from rowferry.flow.capture.binlog.client.gtid import GtidSet
+from rowferry.moment import watched
 from rowferry.mysql import range_read as chunk_read
 from rowferry.mysql import session
 from rowferry.mysql import snapshot_position as positions
@@ -561,6 +562,22 @@ def test_an_altered_table_outdates_the_snapshot(source: Source, change: str, wor
     source.run(change)
     with pytest.raises(SnapshotOutdated, match=words):
         source.read(schema, Chunk(None, None, 1))
+
+
+def test_columns_that_trade_names_behind_the_view_outdate_it(source: Source) -> None:
+    """MySQL's view goes on under the new names, while its catalog has the old ones."""
+    source.run("CREATE TABLE t (id int PRIMARY KEY, b varchar(10), c int)")
+    source.run("INSERT INTO t VALUES (1, 'text', 5)")
+    schema = source.schema()
+    left = ["ALTER TABLE t CHANGE b c varchar(10), CHANGE c b int"]
+
+    def trade(name: str) -> None:
+        if name == "touch table" and left:
+            source.run(left.pop())
+
+    with watched(trade), pytest.raises(SnapshotOutdated, match=r"column '[bc]' was .* and is"):
+        source.read(schema, Chunk(None, None, 1))
+    assert not left
 
 
 @pytest.mark.parametrize(
