@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def test_another_process_takes_no_log_away_that_is_in_use(tmp_path: Path) -> Non
             assert log.exists() and log.stat().st_ino == number
 
 
-def test_a_writer_waits_for_no_reader_and_leases_for_neither(tmp_path: Path) -> None:
+def test_leases_wait_for_no_writer_that_waits_for_readers(tmp_path: Path) -> None:
     """Whoever has the turn to write keeps all others waiting, leases among them."""
     database = Database(f"sqlite:///{tmp_path}/meta.db")
     written = threading.Event()
@@ -50,7 +51,12 @@ def test_a_writer_waits_for_no_reader_and_leases_for_neither(tmp_path: Path) -> 
             readers.enter_context(database.reading("read")).connection()
         writer = threading.Thread(target=write, daemon=True)
         writer.start()
-        assert written.wait(database._kind.timeout_s)
+        assert not written.wait(0.2), "the test means nothing: it has not waited"
+        began = time.monotonic()
         with database.urgent("renew leases"):
             pass
+        assert time.monotonic() - began < database._kind.timeout_s
+        assert not written.is_set()
+        readers.close()
+        assert written.wait(database._kind.timeout_s)
         writer.join()

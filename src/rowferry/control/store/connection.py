@@ -75,10 +75,7 @@ class Database:
         What it decides by must be locked first: on SQLite everything is, elsewhere what was
         selected `FOR UPDATE`.
         """
-        # Where one writes at a time, that one has a connection beside those of the seats. If it
-        # waited for a seat, those who read would keep leases waiting, which come behind its turn.
-        seat = nullcontext() if self._kind.one_writes else self._seat(doing)
-        with self._writing_in(doing, seat) as session:
+        with self._writing_in(doing, self._seat(doing)) as session:
             yield session
 
     @contextmanager
@@ -92,15 +89,13 @@ class Database:
 
     @contextmanager
     def _writing_in(self, doing: str, seat: AbstractContextManager[None]) -> Iterator[Session]:
-        # No seat is taken while one waits for the turn, or for the disk behind it: readers need it.
-        with (
-            self._our_errors(doing),
-            self._kind.turn(),
-            seat,
-            Session(self._writing) as session,
-            session.begin(),
-        ):
-            yield session
+        # The seat comes first: so few wait for the turn that an urgent one finds it soon, and who
+        # has the turn waits for no seat. The seat is free again while what was committed is made
+        # durable: then others commit, and the next call to the disk is for all of them.
+        with self._our_errors(doing):
+            with seat, self._kind.turn(), Session(self._writing) as session, session.begin():
+                yield session
+            self._kind.make_durable()
 
     @contextmanager
     def _seat(self, doing: str) -> Iterator[None]:

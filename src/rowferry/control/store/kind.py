@@ -33,10 +33,8 @@ class DatabaseKind(ABC):
 
     Attributes:
         name: the URL without its password, for people.
-        one_writes: `turn` lets one thread of this process write at a time.
     """
 
-    one_writes: ClassVar[bool] = False
     parameters: ClassVar[Collection[str]] = ()  # what may follow `?` in the URL
 
     def __init__(self, url: URL, timeout_s: float) -> None:
@@ -71,6 +69,13 @@ class DatabaseKind(ABC):
     def turn(self) -> AbstractContextManager[None]:
         """Wait until this process may begin to write; most databases let all begin at once."""
         return nullcontext()
+
+    def make_durable(self) -> None:  # noqa: B027 - most have done so when a commit is answered
+        """Return when all that was committed outlives a failure of the machine.
+
+        Raises:
+            MetaUnavailable: the disk does not take it.
+        """
 
     @abstractmethod
     def alone(self, connection: Connection) -> AbstractContextManager[None]:

@@ -25,8 +25,6 @@ _turns: dict[str, threading.Lock] = {}  # of each file that this process writes
 class SqliteKind(DatabaseKind):
     """A file; whoever writes has the whole of it for himself."""
 
-    one_writes = True
-
     def __init__(self, url: URL, timeout_s: float) -> None:
         super().__init__(url, timeout_s)
         self._one = _turns.setdefault(os.path.abspath(url.database or ""), threading.Lock())
@@ -66,8 +64,7 @@ class SqliteKind(DatabaseKind):
         """Let the threads of this process write one after the other.
 
         SQLite itself has no queue: whoever finds it busy sleeps and tries again, and of many
-        threads some would never find it free. What was committed is made durable after the turn,
-        for several threads at once.
+        threads some would never find it free.
         """
         if not self._one.acquire(timeout=2 * self.timeout_s):
             raise MetaUnavailable(f"meta database {self.name}: too many threads wait to write")
@@ -75,6 +72,9 @@ class SqliteKind(DatabaseKind):
             yield
         finally:
             self._one.release()
+
+    def make_durable(self) -> None:
+        """Wait for the disk, with all threads that have written by now."""
         self._durable.sync()
 
     def alone(self, connection: Connection) -> AbstractContextManager[None]:
